@@ -1,0 +1,44 @@
+# Two commands do everything: `make demo` and `make test`.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check format bench clean
+
+help:
+	@echo "make demo    set up $(VENV), then run the main job (writes demo/)"
+	@echo "make test    set up $(VENV), then run every check"
+	@echo "make format  let ruff rewrite the code"
+	@echo "make bench   measure this machine"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python >= 3.11, or name one: make PYTHON=python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m bilinear_wm.tasks.scene
+	@touch $@
+
+demo: setup
+	$(BIN)/bwm demo --out demo
+
+test: setup check
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python benchmarks/collection.py
+
+clean:
+	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist

@@ -1,0 +1,39 @@
+"""Bilinear world models: learn from pictures, plan in milliseconds.
+
+    import bilinear_wm as bwm
+    env = bwm.make_task("pusht", image_size=64)
+
+Names are imported when first used, so that a worker which only simulates never loads torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from bilinear_wm import tasks  # registers the environments with gymnasium
+
+if TYPE_CHECKING:
+    from bilinear_wm.collect import CollectConfig as CollectConfig
+    from bilinear_wm.dataset import Batch as Batch, EpisodeDataset as EpisodeDataset
+    from bilinear_wm.errors import InputError as InputError
+    from bilinear_wm.tasks import TASK_NAMES as TASK_NAMES, make_task as make_task
+    from bilinear_wm.tasks.base import Task as Task
+
+_HOME = {
+    "Batch": "dataset",
+    "CollectConfig": "collect",
+    "EpisodeDataset": "dataset",
+    "InputError": "errors",
+    "TASK_NAMES": "tasks",
+    "Task": "tasks.base",
+    "make_task": "tasks",
+}
+
+__all__ = [*sorted(_HOME), "tasks"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bilinear_wm' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"bilinear_wm.{_HOME[name]}"), name)

@@ -1,0 +1,137 @@
+"""The command `bwm`. Each subcommand is one stage; errors are one line and exit status 2."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import tyro
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.tasks.base import RenderQuality
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+def collect(
+    task: tyro.conf.Positional[str],
+    out: Path,
+    episodes: int = 100,
+    image_size: int = 64,
+    frame_stride: int = 5,
+    workers: int = os.cpu_count() or 1,
+    seed: int = 0,
+    render_quality: RenderQuality = "fast",
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Record episodes of a task with its behaviour policy.
+
+    Args:
+        task: tworoom, pusht, reacher or cube.
+        out: The HDF5 file to write.
+        episodes: How many episodes the finished file holds.
+        image_size: Height and width of the pictures.
+        frame_stride: Keep every n-th picture; states and actions are all kept.
+        workers: Processes that simulate.
+        seed: Episode i depends on (seed, i) alone.
+        render_quality: `fast` pictures, or the benchmark's `faithful` ones.
+        resume: Continue a file that an interrupted run left.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm.collect import CollectConfig, collect as run
+
+    result = run(
+        CollectConfig(
+            task, out, episodes, image_size, frame_stride, workers, seed, render_quality, resume
+        )
+    )
+    rate = result.env_steps / result.seconds
+    print(
+        f"{result.out}: {result.episodes} episodes ({result.new_episodes} new, "
+        f"{result.env_steps:,} env steps in {result.seconds:.1f} s, {rate:,.0f}/s); "
+        f"look at it with: bwm inspect {result.out}"
+    )
+    _end_with_json(json, asdict(result))
+
+
+def inspect(
+    file: tyro.conf.Positional[Path],
+    sheet: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Print what an episode file holds, and write a contact sheet.
+
+    Args:
+        file: An HDF5 file of `bwm collect`, or of the public LeWM schema.
+        sheet: Where to write the contact sheet (PNG); beside the file by default.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm import inspection
+    from bilinear_wm.episodes import EpisodeFile
+    from bilinear_wm.media import write_picture
+
+    episodes = EpisodeFile(file)
+    summary = inspection.summarize(episodes)
+    print(inspection.describe(summary))
+    target = sheet or inspection.default_sheet_path(file)
+    write_picture(target, inspection.sheet(episodes))
+    print(f"contact sheet: {target}")
+    _end_with_json(json, {**asdict(summary), "sheet": target})
+
+
+def demo(out: Path = Path("demo"), json: bool = False) -> None:
+    """Collect TwoRoom episodes and show them.
+
+    Args:
+        out: The folder for everything that is made.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm.demo import run_demo
+
+    summary, files = run_demo(out)
+    print("made:", *files, sep="\n  ")
+    _end_with_json(json, {**asdict(summary), "files": files})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one subcommand; returns the exit status."""
+    exit_status = INTERRUPTED
+
+    def terminate(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal exit_status
+        exit_status = TERMINATED
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            {"collect": collect, "inspect": inspect, "demo": demo},
+            prog="bwm",
+            description="World models that can be controlled in real time.",
+            args=arguments,
+        )
+    except InputError as error:
+        print(f"bwm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stop:
+        print(f"bwm: {stop or 'interrupted'}", file=sys.stderr)
+        return exit_status
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    return 0
+
+
+def _end_with_json(wanted: bool, content: dict[str, Any]) -> None:
+    if wanted:
+        print(json.dumps(content, default=str))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
