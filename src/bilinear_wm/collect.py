@@ -15,7 +15,7 @@ import shutil
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -231,7 +231,7 @@ def _reporting_disk_trouble(out: Path, partial: Path) -> Iterator[None]:
         ) from error
 
 
-def _record_all(config: CollectConfig, first: int) -> Iterator[Episode]:
+def _record_all(config: CollectConfig, first: int) -> Generator[Episode]:
     """Episodes first, first + 1, ... in order, simulated by `config.workers` processes."""
     indices = range(first, config.episodes)
     if config.workers == 1:

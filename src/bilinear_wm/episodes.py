@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from bilinear_wm.errors import InputError
 
 with contextlib.suppress(ImportError):
-    import hdf5plugin  # type: ignore[import-not-found]  # noqa: F401  (for compressed public files)
+    import hdf5plugin  # noqa: F401  (for compressed public files)
 
 FORMAT_VERSION = 1
 CHUNK_BYTES = 2**17
@@ -302,7 +302,7 @@ class EpisodeFile:
         if len(shape) != 2 or not dtype.startswith("float"):
             raise self._fail("column 'action'", "floats of shape (rows, n)", f"{dtype} {shape}")
         actions = self._read(file, "action").astype(np.float32)
-        finite = np.isfinite(actions).all(axis=1)
+        finite = np.asarray(np.isfinite(actions).all(axis=1))
         finite[self.offsets + self.lengths - 1] = True  # nothing is done in the last row
         self._check_rows("action", finite)
         return actions
@@ -321,7 +321,7 @@ class EpisodeFile:
                 )
             parts.append(self._read(file, name).astype(np.float64))
         states = np.concatenate(parts, axis=1)
-        self._check_rows(names[0], np.isfinite(states).all(axis=1))
+        self._check_rows(names[0], np.asarray(np.isfinite(states).all(axis=1)))
         return states
 
     def _check_rows(self, name: str, good: NDArray[np.bool_]) -> None:

@@ -35,7 +35,7 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
         render_mode: Only `rgb_array` (gymnasium's name for "render returns a picture").
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
@@ -148,7 +148,7 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
         """The picture of the goal state."""
         return self.picture(self.goal)
 
-    def render(self) -> Pixels:  # type: ignore[override]
+    def render(self) -> Pixels:
         """The picture of the current state, drawn at most once per state."""
         if self._pixels is None:
             self._pixels = self.picture(self.state)
@@ -179,7 +179,7 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
 
     def advance(self, action: ArrayLike) -> bool:
         """`step` without a picture: returns whether the goal is reached."""
-        self._simulate(self._vector("action", action, self.action_space.shape, np.float32))
+        self._simulate(self._vector("action", action, (len(self.action_names),), np.float32))
         self._pixels = None
         return self.solved
 
@@ -192,7 +192,7 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
     def _vector(
         self, what: str, value: ArrayLike, lengths: tuple[int, ...], dtype: type = np.float64
     ) -> NDArray[Any]:
-        vector = np.array(value, dtype=dtype)
+        vector: NDArray[Any] = np.array(value, dtype=dtype)
         if vector.ndim != 1 or len(vector) not in lengths:
             expected = " or ".join(str(n) for n in dict.fromkeys(lengths))
             raise InputError(

@@ -44,7 +44,7 @@ class Cube(Task):
     """Bring the cube to the goal's position; its orientation does not count."""
 
     name = "cube"
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 20}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
     state_names = tuple(
         [f"qpos_{i}" for i in range(NUM_QPOS)] + [f"qvel_{i}" for i in range(NUM_QVEL)]
     )
@@ -125,7 +125,8 @@ class Cube(Task):
 
     def _sample_cube(self) -> NDArray[np.float64]:
         """A pose on the table: position and quaternion."""
-        position = self.np_random.uniform(*self._sim._object_sampling_bounds)
+        low, high = self._sim._object_sampling_bounds
+        position = self.np_random.uniform(low, high)
         turn = lie.SO3.from_z_radians(self.np_random.uniform(0, 2 * np.pi))
         return np.array([*position, CUBE_HALF, *turn.wxyz])
 

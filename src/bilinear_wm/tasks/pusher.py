@@ -15,6 +15,7 @@ Angles are compared with lengths through the block's radius of gyration.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -233,7 +234,9 @@ def _twists(contacts: list[Contact], pose: Vector) -> NDArray[np.float64]:
     return np.column_stack([normals @ pusht.rotation(pose[2]).T, spin])
 
 
-def _routes(agent: Vector, stands: NDArray[np.float64], pose: Vector):  # type: ignore[no-untyped-def]
+def _routes(
+    agent: Vector, stands: NDArray[np.float64], pose: Vector
+) -> tuple[NDArray[np.float64], Callable[[int], list[Vector]]]:
     """Shortest walks from the agent to every standing place, on a ring round the block.
 
     Returns the lengths, and a function that gives the ring points on the way to place i.

@@ -7,7 +7,7 @@ as nothing pushes it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pymunk
@@ -22,6 +22,8 @@ from bilinear_wm.tasks.base import (
     Task,
     wrapped_angle,
 )
+
+F = TypeVar("F", np.float32, np.float64)
 
 CANVAS = 512
 ACTION_SCALE = 100.0
@@ -201,12 +203,12 @@ class PushT(Task):
         # The benchmark's shapes own every canvas pixel that they touch: half a pixel more.
         scale = np.float32(self.image_size / CANVAS)
         cover = np.clip(0.5 - (distance - np.float32(0.5)) * scale, 0, 1)[..., None]
-        canvas += cover * (np.float32(colour) - canvas)
+        canvas += cover * (np.array(colour, np.float32) - canvas)
 
 
 def box_distance(
-    x: NDArray[np.float32], y: NDArray[np.float32], box: tuple[float, float, float, float]
-) -> NDArray[np.float32]:
+    x: NDArray[F], y: NDArray[F], box: tuple[float, float, float, float]
+) -> NDArray[F]:
     """Signed distance to a rectangle: negative inside."""
     x_low, x_high, y_low, y_high = box
     dx = np.abs(x - x.dtype.type((x_low + x_high) / 2)) - x.dtype.type((x_high - x_low) / 2)

@@ -20,7 +20,7 @@ class Reacher(Task):
     """Turn both joints to the goal's angles."""
 
     name = "reacher"
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 25}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 25}  # noqa: RUF012
     state_names = ("shoulder", "wrist", "shoulder_velocity", "wrist_velocity")
     action_names = ("shoulder_torque", "wrist_torque")
     goal_size = 2
@@ -62,7 +62,7 @@ class Reacher(Task):
 
     @staticmethod
     def success(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:
-        return (np.abs(states[..., :2] - goals[..., :2]) < SUCCESS_ANGLE).all(axis=-1)
+        return np.asarray((np.abs(states[..., :2] - goals[..., :2]) < SUCCESS_ANGLE).all(axis=-1))
 
     def _complete_goal(self, goal: State) -> State:
         return np.concatenate([goal, np.zeros(2)])

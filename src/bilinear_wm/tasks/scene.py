@@ -11,6 +11,7 @@ import copy
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ if sys.platform == "linux" and "DISPLAY" not in os.environ:
     # One rasteriser thread a process: pictures are drawn by several processes instead.
     os.environ.setdefault("LP_NUM_THREADS", "1")
 
-import mujoco  # noqa: E402  (reads MUJOCO_GL when imported)
+import mujoco as mujoco  # noqa: E402  (reads MUJOCO_GL when imported)
 
 
 class Scene:
@@ -63,7 +64,7 @@ class Scene:
         self._camera = camera
         self._image_size = image_size
         self._renderer: mujoco.Renderer | None = None
-        self._free = lambda: None
+        self._free: Callable[[], object] = lambda: None
 
     def picture(self, qpos: NDArray[np.float64]) -> Pixels:
         """The scene with its joints at `qpos`."""
