@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -20,7 +20,7 @@ INTERRUPTED, TERMINATED = 130, 143
 
 
 def collect(
-    task: tyro.conf.Positional[str],
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")],
     out: Path,
     episodes: int = 100,
     image_size: int = 64,
@@ -62,7 +62,7 @@ def collect(
 
 
 def inspect(
-    file: tyro.conf.Positional[Path],
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE.h5")],
     sheet: Path | None = None,
     json: bool = False,
 ) -> None:
@@ -116,6 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
             prog="bwm",
             description="World models that can be controlled in real time.",
             args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
         )
     except InputError as error:
         print(f"bwm: {error}", file=sys.stderr)

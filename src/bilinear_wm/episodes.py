@@ -16,6 +16,8 @@ public schema to the letter. Further attributes tell where the data came from.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,7 +70,8 @@ class EpisodeWriter:
     """Appends episodes to an open file; the caller renames it into place when done."""
 
     def __init__(self, path: Path, provenance: Provenance, append: bool = False) -> None:
-        self._file = h5py.File(path, "a" if append else "w", libver="latest")
+        self._disk = _Disk(path, "r+b" if append else "w+b")
+        self._file = h5py.File(self._disk, "a" if append else "w", libver="latest")
         self.num_episodes = len(self._file["ep_len"]) if append else 0
         self._rows = len(self._file["state"]) if append else 0
         self._frames = len(self._file["pixels"]) if append else 0
@@ -83,7 +86,11 @@ class EpisodeWriter:
             self._file.attrs[name] = json.dumps(value) if isinstance(value, dict) else value
 
     def write(self, episode: Episode) -> None:
-        """Append one episode."""
+        """Append one episode.
+
+        Raises:
+            OSError: If the disk does not take it.
+        """
         rows = len(episode.states)
         last = np.full((1, episode.actions.shape[1]), np.nan, np.float32)
         self._append("pixels", episode.pixels, **COMPRESSION)
@@ -93,6 +100,7 @@ class EpisodeWriter:
         self._append("step_idx", np.arange(rows, dtype=np.int64))
         self._append("ep_len", np.array([rows], np.int32))
         self._append("ep_offset", np.array([self._rows], np.int64))
+        self._disk.check()
         self.num_episodes += 1
         self._rows += rows
         self._frames += len(episode.pixels)
@@ -123,6 +131,39 @@ class EpisodeWriter:
         for name, column in self._file.items():
             column.resize(counts.get(name, self._rows), axis=0)
         self._file.close()
+        self._disk.close()
+        self._disk.check()
+
+
+class _Disk(io.FileIO):
+    """A file whose failures are kept for `check`.
+
+    HDF5 cannot recover from a write that fails (it crashes when it is closed), so it never
+    hears of one: the writer asks after every episode and gives the file up.
+    """
+
+    def __init__(self, path: Path, mode: str) -> None:
+        super().__init__(path, mode)
+        self._error: OSError | None = None
+        try:
+            fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"{path}: another process is writing this file") from error
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        try:
+            while written < len(view):
+                written += super().write(view[written:]) or 0
+        except OSError as error:
+            self._error = self._error or error
+        return len(view)
+
+    def check(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self._error is not None:
+            raise self._error
 
 
 class EpisodeFile:
