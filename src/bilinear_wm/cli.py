@@ -121,6 +121,9 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         print(f"bwm: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # what the checks could not foresee: a folder that vanished, ...
+        print(f"bwm: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as stop:
         print(f"bwm: {stop or 'interrupted'}", file=sys.stderr)
         return exit_status
