@@ -10,11 +10,12 @@ between them: one block of `frame_skip` concatenated, z-scored actions per pair 
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import h5py
 import numpy as np
@@ -96,6 +97,13 @@ class EpisodeDataset:
         keep = needed < MEMORY_SHARE * _free_memory() if in_memory is None else in_memory
         self._frames = self._load() if keep else None
         self._handle: tuple[int, h5py.File] | None = None
+
+    def reframed(self, num_frames: int) -> Self:
+        """The same split in windows of another length, sharing the pictures in memory."""
+        other = copy.copy(self)
+        other.num_frames = num_frames
+        other._window_episode, other._window_step = other._list_windows()
+        return other
 
     # What the file says.
 

@@ -111,6 +111,11 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
         """Further facts about pairs of states that say whether data is lively enough."""
         return {}
 
+    @classmethod
+    def probe_targets(cls, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """What a linear probe should find in a latent; angles as sine and cosine."""
+        return {name: states[..., i] for i, name in enumerate(cls.state_names)}
+
     def _complete_goal(self, goal: State) -> State:
         """Turn the benchmark's goal vector into a state that can be drawn."""
         return goal
@@ -202,6 +207,11 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
         if not np.isfinite(vector).all():
             raise InputError(f"{self.name}: {what}: expected finite numbers, found {vector}")
         return vector
+
+
+def sine_cosine(name: str, angle: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """An angle as two numbers without a jump."""
+    return {f"sin_{name}": np.sin(angle), f"cos_{name}": np.cos(angle)}
 
 
 def wrapped_angle(angle: NDArray[np.float64]) -> NDArray[np.float64]:

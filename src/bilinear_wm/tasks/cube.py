@@ -101,6 +101,12 @@ class Cube(Task):
         shift = np.linalg.norm(later[..., cube] - states[..., cube], axis=-1)
         return {"cube moves (> 1 cm)": shift > 0.01}
 
+    @classmethod
+    def probe_targets(cls, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        cube = {f"cube_{axis}": states[..., CUBE_QPOS + i] for i, axis in enumerate("xyz")}
+        joints = {f"joint_{i}": states[..., i] for i in range(6)}
+        return cube | joints | {"gripper": states[..., 6]}
+
     def _complete_goal(self, goal: State) -> State:
         """The current state with the cube moved to the goal position."""
         state = self.state

@@ -20,6 +20,7 @@ from bilinear_wm.tasks.base import (
     RenderQuality,
     State,
     Task,
+    sine_cosine,
     wrapped_angle,
 )
 
@@ -125,6 +126,11 @@ class PushT(Task):
         shift = np.linalg.norm(later[..., 2:4] - states[..., 2:4], axis=-1)
         turn = np.abs(wrapped_angle(later[..., 4] - states[..., 4]))
         return {"block moves (> 5 px or 5 deg)": (shift > 5) | (turn > np.deg2rad(5))}
+
+    @classmethod
+    def probe_targets(cls, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        positions = {name: states[..., i] for i, name in enumerate(cls.state_names[:4])}
+        return positions | sine_cosine("block_angle", states[..., 4])
 
     def _sample_start(self) -> tuple[State, State]:
         return self._sample_state(), self._sample_state()

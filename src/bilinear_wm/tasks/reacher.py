@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, Pixels, Policy, RenderQuality, State, Task
+from bilinear_wm.tasks.base import Action, Pixels, Policy, RenderQuality, State, Task, sine_cosine
 from bilinear_wm.tasks.scene import Scene
 
 from dm_control.suite import reacher  # isort: skip  (after scene, which picks the GL backend)
@@ -63,6 +63,10 @@ class Reacher(Task):
     @staticmethod
     def success(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:
         return np.asarray((np.abs(states[..., :2] - goals[..., :2]) < SUCCESS_ANGLE).all(axis=-1))
+
+    @classmethod
+    def probe_targets(cls, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        return sine_cosine("shoulder", states[..., 0]) | sine_cosine("wrist", states[..., 1])
 
     def _complete_goal(self, goal: State) -> State:
         return np.concatenate([goal, np.zeros(2)])

@@ -1,0 +1,239 @@
+"""A checkpoint folder: everything needed to plan, verified before it is used.
+
+    model.safetensors   the weights
+    config.json         flat: the model's kind and configuration
+    manifest.json       format version, and of each file its size and sha256
+    README.md           a model card
+
+A training folder holds several (`checkpoint-STEP/`) and a file `latest` that names one. Nothing
+is ever unpickled, and no file names code to import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bilinear_wm.errors import InputError
+
+FORMAT_VERSION = 1
+WEIGHTS, CONFIG, MANIFEST = "model.safetensors", "config.json", "manifest.json"
+LATEST = "latest"
+FIX = "restore the folder from a copy, or train again"
+
+
+def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write weights, configuration and manifest into an existing folder."""
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    (folder / CONFIG).write_text(json.dumps(dict(config), indent=2) + "\n")
+    write_manifest(folder, (WEIGHTS, CONFIG))
+
+
+def write_manifest(folder: Path, names: tuple[str, ...]) -> None:
+    """Record format version, size and hash of the named files."""
+    files = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
+        for name in names
+    }
+    manifest = {"format_version": FORMAT_VERSION, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Configuration and weights of a checkpoint folder, once they are known to be sound."""
+    manifest = _read_json(folder / MANIFEST)
+    version = manifest.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise InputError(
+            f"{folder / MANIFEST}: format_version: expected at most {FORMAT_VERSION}, "
+            f"found {version!r}; update the package"
+        )
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not {WEIGHTS, CONFIG} <= set(files):
+        raise InputError(
+            f"{folder / MANIFEST}: expected entries for {WEIGHTS} and {CONFIG}; {FIX}"
+        )
+    for name, facts in files.items():
+        _check_file(folder, name, facts)
+    return _read_json(folder / CONFIG), read_tensors(folder / WEIGHTS)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors of a safetensors file."""
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, ValueError, OSError) as error:
+        raise InputError(
+            f"{path}: expected a safetensors file, found {_one_line(error)}; {FIX}"
+        ) from error
+    return tensors
+
+
+def check_names(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Refuse weights whose names, shapes or types are not the model's."""
+    for what, names in (
+        ("missing", set(expected) - set(found)),
+        ("unknown", set(found) - set(expected)),
+    ):
+        if names:
+            raise InputError(
+                f"{folder / WEIGHTS}: {what} {', '.join(sorted(names)[:5])}; the weights are not "
+                f"those of the model in {CONFIG}"
+            )
+    for name, tensor in expected.items():
+        if tensor.shape != found[name].shape or tensor.dtype != found[name].dtype:
+            raise InputError(
+                f"{folder / WEIGHTS}: {name}: expected {tensor.dtype} {tuple(tensor.shape)}, "
+                f"found {found[name].dtype} {tuple(found[name].shape)}"
+            )
+
+
+def wrong_kind(folder: Path, expected: str, found: str) -> InputError:
+    """The error for a checkpoint of another model."""
+    return InputError(f"{folder}: expected a {expected} model, found {found}")
+
+
+def resolve(folder: Path) -> Path:
+    """The checkpoint folder meant by `folder`: itself, or the newest of a training folder."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: expected a checkpoint folder, found none")
+    pointer = folder / LATEST
+    if pointer.exists():
+        name = pointer.read_text().strip()
+        if Path(name).name != name:
+            raise InputError(f"{pointer}: expected the name of a folder beside it, found {name!r}")
+        return folder / name
+    return folder
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A new folder to fill; it takes the place of `folder` if nothing goes wrong.
+
+    A folder that is being replaced is never missing for longer than two renames take, and
+    `checkpoint-STEP` folders are new each time, so that `latest` always names a whole one.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield fresh
+        for path in fresh.iterdir():
+            _sync(path)
+        _sync(fresh)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(fresh, folder)
+        _sync(folder.parent)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def point_latest_to(folder: Path) -> None:
+    """Make `folder` the newest checkpoint of the training folder it is in, atomically."""
+    pointer = folder.parent / LATEST
+    fresh = pointer.with_name(f".{LATEST}.{os.getpid()}")
+    fresh.write_text(folder.name + "\n")
+    _sync(fresh)
+    os.replace(fresh, pointer)
+    _sync(folder.parent)
+
+
+def model_card(kind: str, config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """The text of a checkpoint's README.md."""
+    lines = [
+        "---",
+        "library_name: bilinear-world-models",
+        "license: mit",
+        "tags: [world-model, planning]",
+        "---",
+        "",
+        f"# {kind} world model for {config['task']}",
+        "",
+        f"Pictures of {config['image_size']} px ({config['render_quality']}), one model step is "
+        f"{config['frame_skip']} environment steps, latent size {config['latent_size']}.",
+        "",
+        "```python",
+        "import bilinear_wm as bwm",
+        'model = bwm.load_model("path/to/this/folder")',
+        "```",
+    ]
+    if facts:
+        lines += ["", "| | |", "| --- | --- |"]
+        lines += [f"| {name} | {value} |" for name, value in facts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _check_file(folder: Path, name: str, facts: Any) -> None:
+    path = folder / name
+    if Path(name).name != name or not isinstance(facts, dict):
+        raise InputError(f"{folder / MANIFEST}: expected file names with facts, found {name!r}")
+    if not path.is_file():
+        raise InputError(f"{path}: expected by {MANIFEST}, found no such file; {FIX}")
+    size = path.stat().st_size
+    if size != facts.get("bytes"):
+        raise InputError(f"{path}: expected {facts.get('bytes')} bytes, found {size}; {FIX}")
+    if _sha256(path) != facts.get("sha256"):
+        raise InputError(f"{path}: expected the sha256 in {MANIFEST}, found another; {FIX}")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected a checkpoint folder, found no such file") from None
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: expected JSON, found {_one_line(error)}; {FIX}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}; {FIX}")
+    return values
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's state as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{index}.{name}": value
+        for index, values in state.items()
+        for name, value in values.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """The inverse of `optimizer_tensors`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        head, _, rest = key.partition(".")
+        if head == "optimizer":
+            index, _, name = rest.partition(".")
+            state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,36 @@
+"""World models: torch, and nothing of environments or episode files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bilinear_wm import checkpoint
+from bilinear_wm.errors import InputError
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.bilinear import BilinearWorldModel
+from bilinear_wm.models.lewm import LeWorldModel
+from bilinear_wm.models.smwm import SensorimotorWorldModel
+
+MODELS: dict[str, type[WorldModel]] = {
+    model.kind: model for model in (BilinearWorldModel, LeWorldModel, SensorimotorWorldModel)
+}
+
+
+def load_model(folder: str | Path) -> WorldModel:
+    """Load a checkpoint folder, or the newest checkpoint of a training folder.
+
+    Everything is verified first: nothing is unpickled, no class is named by a file, and a
+    damaged, foreign or newer file is refused with its reason.
+    """
+    folder = checkpoint.resolve(Path(folder))
+    config, tensors = checkpoint.read_folder(folder)
+    kind = config.pop("kind", None)
+    if kind not in MODELS:
+        raise InputError(
+            f"{folder / checkpoint.CONFIG}: kind: expected one of {', '.join(MODELS)}, found {kind!r}"
+        )
+    cls = MODELS[kind]
+    model = cls(cls.config_class.from_dict(config, str(folder / checkpoint.CONFIG)))
+    checkpoint.check_names(folder, model.state_dict(), tensors)
+    model.load_state_dict(tensors)
+    return model.eval()

@@ -1,0 +1,146 @@
+"""What every world model offers: encode, step, roll out, and a loss to learn from."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from bilinear_wm import checkpoint
+from bilinear_wm.models.config import ModelConfig
+from bilinear_wm.models.encoder import BatchNorm, Encoder
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The objective and the terms it is made of."""
+
+    total: Float[Tensor, ""]
+    forward: Float[Tensor, ""]
+    """Mean squared error of the predicted latents."""
+    inverse: Float[Tensor, ""] | None = None
+    """Mean squared error of the recovered actions, where the model recovers them."""
+    regularizer: Float[Tensor, ""] | None = None
+
+    def numbers(self) -> dict[str, float]:
+        """The terms that there are, as plain numbers."""
+        return {k: float(v.detach()) for k, v in vars(self).items() if v is not None}
+
+
+class Dynamics(nn.Module, abc.ABC):
+    """How actions move a latent. This is all that a planner sees of a model."""
+
+    latent_size: int
+    action_size: int
+    """Numbers in one model action (a block)."""
+
+    @abc.abstractmethod
+    def step(
+        self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
+    ) -> Float[Tensor, "*batch d"]:
+        """The latent after one model step."""
+
+    def rollout(
+        self, z0: Float[Tensor, "*batch d"], actions: Float[Tensor, "*batch h m"]
+    ) -> Float[Tensor, "*batch h+1 d"]:
+        """The latents from `z0` on, one per model step."""
+        latents = [z0]
+        for a in actions.unbind(-2):
+            latents.append(self.step(latents[-1], a))
+        return torch.stack(latents, dim=-2)
+
+
+class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
+    """An encoder and a dynamics, learned together from pictures and actions."""
+
+    kind: ClassVar[str]
+    config_class: ClassVar[type[ModelConfig]]
+    dynamics: Dynamics
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.register_buffer("action_mean", torch.tensor(config.action_mean), persistent=False)
+        self.register_buffer("action_std", torch.tensor(config.action_std), persistent=False)
+
+    # Learning.
+
+    @abc.abstractmethod
+    def latent_loss(
+        self, z: Float[Tensor, "batch frames d"], actions: Float[Tensor, "batch frames-1 m"]
+    ) -> Loss:
+        """The objective, from the latents of windows and the actions between them."""
+
+    def loss(
+        self,
+        pixels: UInt8[Tensor, "batch frames h w 3"],
+        actions: Float[Tensor, "batch frames-1 m"],
+    ) -> Loss:
+        """The objective on windows of pictures; every picture is encoded once."""
+        return self.latent_loss(self.encoder(pixels), actions)
+
+    def forward(self, pixels: Tensor, actions: Tensor) -> Loss:
+        """`loss`, under the name that distributed training wraps."""
+        return self.loss(pixels, actions)
+
+    def finalize(self, z: Float[Tensor, "batch d"]) -> None:  # noqa: B027
+        """Last touches before a checkpoint is written, given some latents; changes no plan."""
+
+    def vitals(self) -> dict[str, float]:
+        """Further numbers that tell whether this kind of model is healthy."""
+        return {}
+
+    def batch_norms(self) -> list[BatchNorm]:
+        """The layers whose running statistics evaluation depends on."""
+        return [module for module in self.modules() if isinstance(module, BatchNorm)]
+
+    # Using.
+
+    @torch.no_grad()
+    def encode(self, pixels: Any) -> Float[Tensor, "*batch d"]:
+        """Latents of uint8 pictures (..., H, W, 3), given as an array or a tensor."""
+        device = self.encoder.class_token.device
+        result: Tensor = self.encoder(torch.as_tensor(pixels, device=device))
+        return result
+
+    def to_env_actions(self, actions: Float[Tensor, "*batch h m"]) -> Float[Tensor, "*batch s a"]:
+        """Model actions as raw actions, one row per environment step."""
+        raw = actions.unflatten(-1, (self.config.frame_skip, -1)).flatten(-3, -2)
+        return raw * self.action_std + self.action_mean
+
+    def to_model_actions(self, raw: Float[Tensor, "*batch s a"]) -> Float[Tensor, "*batch h m"]:
+        """The inverse of `to_env_actions`."""
+        scaled = (raw - self.action_mean) / self.action_std
+        return scaled.unflatten(-2, (-1, self.config.frame_skip)).flatten(-2)
+
+    # Storing: huggingface-hub's mixin, with loading that is always strict.
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        config = {"kind": self.kind, **self.config.to_dict()}
+        checkpoint.write_folder(save_directory, config, self.state_dict())
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: str | Path, **hub_options: Any
+    ) -> Self:
+        """Load a checkpoint folder, or download one from the Hub; anything amiss is refused."""
+        from bilinear_wm.models import load_model
+
+        folder = Path(pretrained_model_name_or_path)
+        if not folder.exists():
+            folder = Path(snapshot_download(str(pretrained_model_name_or_path), **hub_options))
+        model = load_model(folder)
+        if not isinstance(model, cls):
+            raise checkpoint.wrong_kind(folder, cls.kind, model.kind)
+        return model
+
+    def generate_model_card(self, *_: Any, **facts: Any) -> ModelCard:
+        """The README of a checkpoint folder."""
+        return ModelCard(checkpoint.model_card(self.kind, self.config.to_dict(), facts))

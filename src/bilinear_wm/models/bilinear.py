@@ -1,0 +1,231 @@
+"""The bilinear world model.
+
+Legend, with the paper's letters: z latent (d), a block of z-scored actions (m),
+
+    z' = A z + M(z) a,    M(z) = Q(z) R,    Q(z) = CholQR(B + C z)         (paper, Eq. 3)
+
+A (d x d) is the drift, B (d x m) and C (d x m x d) generate the directions in which actions
+move the latent, R (m x m) says how far. Because Q has orthonormal columns,
+
+    M^T M = R^T R,    a = (R^T R)^-1 R^T Q^T (z' - A z),                   (paper, Eq. 4)
+
+so actions can be recovered wherever R is regular, whatever the latent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+from bilinear_wm.models.base import Dynamics, Loss, WorldModel
+from bilinear_wm.models.cholqr import SHIFT, cholqr, factor
+from bilinear_wm.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class BilinearConfig(ModelConfig):
+    """Attributes:
+    normalization: `cholqr` as above; `none` for the strictly bilinear map of the paper's
+        Equation 1, M(z) = B + C z, with the pseudo-inverse of its Equation 2.
+    min_singular: epsilon of the paper's Problem (P): R^T R >= epsilon I by construction;
+        0 leaves R free.
+    inverse_weight: lambda of the paper's objective.
+    """
+
+    normalization: Literal["cholqr", "none"] = "cholqr"
+    min_singular: float = 0.0
+    inverse_weight: float = 30.0
+
+
+class BilinearDynamics(Dynamics):
+    """A, B, C and R."""
+
+    def __init__(
+        self,
+        latent_size: int,
+        action_size: int,
+        normalization: Literal["cholqr", "none"] = "cholqr",
+        min_singular: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.latent_size, self.action_size = d, m = latent_size, action_size
+        self.normalization = normalization
+        self.A = nn.Parameter(torch.eye(d))
+        self.B = nn.Parameter(torch.randn(d, m) / d**0.5)
+        self.C = nn.Parameter(torch.randn(d, m, d) * (0.5 / d))
+        self.scale = BoundedMatrix(m, min_singular) if min_singular > 0 else FreeMatrix(m)
+
+    @property
+    def R(self) -> Float[Tensor, "m m"]:  # noqa: N802
+        """How far each action moves the latent along the columns of Q."""
+        matrix: Tensor = self.scale()
+        return matrix
+
+    def directions(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
+        """B + C z."""
+        # z @ C^T with the long side last runs several times faster than C @ z.
+        spread = z @ self.C.view(-1, self.latent_size).T
+        return self.B + spread.unflatten(-1, (self.latent_size, self.action_size))
+
+    def action_map(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
+        """M(z)."""
+        tilde = self.directions(z)
+        return tilde if self.normalization == "none" else cholqr(tilde) @ self.R
+
+    def step(
+        self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
+    ) -> Float[Tensor, "*batch d"]:
+        """A z + M(z) a."""
+        drift = z @ self.A.T
+        if self.normalization == "none":
+            return drift + _apply(self.directions(z), a)
+        return drift + _apply(cholqr(self.directions(z)), a @ self.R.T)
+
+    def inverse(
+        self, z: Float[Tensor, "*batch d"], z_next: Float[Tensor, "*batch d"]
+    ) -> Float[Tensor, "*batch m"]:
+        """The action that explains a transition best."""
+        return self.transition(z, z_next)[1]
+
+    def transition(
+        self, z: Float[Tensor, "*batch d"], z_next: Float[Tensor, "*batch d"]
+    ) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "*batch m"], Float[Tensor, "*batch d"]]:
+        """M(z), the recovered action, and what actions must explain: z' - A z."""
+        moved = z_next - z @ self.A.T
+        if self.normalization == "none":
+            m_z = self.directions(z)
+            return m_z, _least_squares(m_z.mT @ m_z, _apply(m_z.mT, moved)), moved
+        q, r = cholqr(self.directions(z)), self.R
+        return q @ r, _least_squares(r.mT @ r, _apply(q.mT, moved) @ r), moved
+
+    def step_jvp(
+        self,
+        z: Float[Tensor, "*batch d"],
+        a: Float[Tensor, "*batch m"],
+        z_dot: Float[Tensor, "*batch d k"],
+        a_dot: Float[Tensor, "*batch m k"],
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d k"]]:
+        """One step, and how it carries k tangents.
+
+        With b = R a, w = L^-T b and for a tangent Mdot = C zdot, W = Mdot L^-T, X = Q^T W:
+
+            dQ = W - Q U(X),    U(X) = triu(X) + tril(X, -1)^T
+            z'dot = A zdot + Mdot w - Q U(X) b + Q R adot
+        """
+        tangent = torch.einsum("ijl,...lk->...kij", self.C, z_dot)
+        drift, drift_dot = z @ self.A.T, self.A @ z_dot
+        if self.normalization == "none":
+            m_z = self.directions(z)
+            moved_dot = torch.einsum("...kij,...j->...ik", tangent, a)
+            return drift + _apply(m_z, a), drift_dot + moved_dot + m_z @ a_dot
+        q64, inverse64 = factor(self.directions(z))
+        q, inverse = q64.to(z.dtype), inverse64.to(z.dtype)
+        b = a @ self.R.T
+        w = _apply(inverse.mT, b)
+        along = torch.einsum("...kij,...j->...ik", tangent, w)
+        x = q.mT.unsqueeze(-3) @ (tangent @ inverse.mT.unsqueeze(-3))
+        u = x.triu() + x.tril(-1).mT
+        turned = torch.einsum("...kij,...j->...ik", u, b)
+        moved_dot = along - q @ turned + q @ (self.R @ a_dot)
+        return drift + _apply(q, b), drift_dot + moved_dot
+
+    @torch.no_grad()
+    def fold_gauge(self, z: Float[Tensor, "batch d"]) -> None:
+        """Condition B + C z without changing Q: B -> B T, C -> C T with T = chol(E[G])^-T."""
+        if self.normalization == "none":
+            return
+        tilde = self.directions(z).double()
+        gram = (tilde.mT @ tilde).mean(0)
+        eye = torch.eye(self.action_size, dtype=gram.dtype, device=gram.device)
+        lower = torch.linalg.cholesky(gram + SHIFT * gram.diagonal().mean() * eye)
+        gauge = torch.linalg.solve_triangular(lower, eye, upper=False).mT
+        self.B.copy_(self.B.double() @ gauge)
+        self.C.copy_(torch.einsum("ijl,jk->ikl", self.C.double(), gauge))
+
+
+class FreeMatrix(nn.Module):
+    """A square matrix that starts as the identity."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.eye(size))
+
+    def forward(self) -> Tensor:
+        return self.matrix
+
+
+class BoundedMatrix(nn.Module):
+    """U diag(sqrt(epsilon) + softplus(s)) V^T: no singular value below sqrt(epsilon)."""
+
+    def __init__(self, size: int, min_singular: float) -> None:
+        super().__init__()
+        self.root = min_singular**0.5
+        self.left = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
+        self.right = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
+        with torch.no_grad():  # start at the identity, as the free matrix does
+            self.right.weight = self.left.weight.clone()
+        start = max(1.0 - self.root, 1e-3)
+        self.spread = nn.Parameter(torch.full((size,), float(torch.tensor(start).expm1().log())))
+
+    def forward(self) -> Tensor:
+        singular = self.root + F.softplus(self.spread)
+        product: Tensor = (self.left.weight * singular) @ self.right.weight.mT
+        return product
+
+
+class BilinearWorldModel(WorldModel):
+    """Encoder and bilinear dynamics, trained by the paper's objective (its P-hat)."""
+
+    kind = "bilinear"
+    config_class = BilinearConfig
+    config: BilinearConfig
+    dynamics: BilinearDynamics
+
+    def __init__(self, config: BilinearConfig) -> None:
+        super().__init__(config)
+        self.dynamics = BilinearDynamics(
+            config.latent_size, config.block_size, config.normalization, config.min_singular
+        )
+
+    def latent_loss(
+        self, z: Float[Tensor, "batch frames d"], actions: Float[Tensor, "batch frames-1 m"]
+    ) -> Loss:
+        """Forward error + lambda * error of the recovered actions, as means."""
+        with torch.autocast(z.device.type, enabled=False):
+            m_z, recovered, moved = self.dynamics.transition(z[:, :-1], z[:, 1:])
+            forward = (moved - _apply(m_z, actions)).square().mean()
+            inverse = (actions - recovered).square().mean()
+            return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
+
+    @torch.no_grad()
+    def vitals(self) -> dict[str, float]:
+        """Collapse begins where the smallest singular value of R goes to zero."""
+        singular = torch.linalg.svdvals(self.dynamics.R.double())
+        return {"sigma_min": float(singular[-1]), "sigma_max": float(singular[0])}
+
+    def finalize(self, z: Float[Tensor, "batch d"]) -> None:
+        self.dynamics.fold_gauge(z)
+
+
+def _apply(
+    matrix: Float[Tensor, "*batch i j"], vector: Float[Tensor, "*batch j"]
+) -> Float[Tensor, "*batch i"]:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _least_squares(
+    gram: Float[Tensor, "*batch m m"], right: Float[Tensor, "*other m"]
+) -> Float[Tensor, "*other m"]:
+    """Solve gram x = right for a positive (semi)definite matrix, in float64, never failing."""
+    wide = gram.double()
+    eye = torch.eye(wide.shape[-1], dtype=wide.dtype, device=wide.device)
+    shift = SHIFT * wide.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    lower, _ = torch.linalg.cholesky_ex(wide + (shift + torch.finfo(wide.dtype).tiny) * eye)
+    solution = torch.cholesky_solve(right.double().unsqueeze(-1), lower.expand(*right.shape[:-1], -1, -1))
+    return solution.squeeze(-1).to(right.dtype)

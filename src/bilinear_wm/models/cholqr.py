@@ -1,0 +1,70 @@
+"""Cholesky-QR: the orthonormal factor of a tall matrix, robust and differentiable.
+
+With M (d x m, full column rank), G = M^T M = L L^T and Q = M L^-T the columns of Q are
+orthonormal and span those of M. Three things make it safe where plain CholQR fails:
+
+- everything that squares the condition number happens in float64, autocast off;
+- columns are scaled to unit length first, which leaves Q as it is (Q does not change under
+  M -> M T for upper triangular T with positive diagonal);
+- a relative shift of 1e-13 keeps G positive definite whatever M is, zero and duplicated
+  columns included.
+
+The derivative is written out instead of left to autograd, which would pass through the
+derivative of the Cholesky factor. For an incoming gradient Qb, with Y = Q^T Qb:
+
+    Mb = (Qb - Q S) L^-1,    S = triu(Y) + triu(Y, 1)^T
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+SHIFT = 1e-13
+
+
+def cholqr(matrix: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch d m"]:
+    """The orthonormal factor Q of `matrix`, in its dtype (at least float32)."""
+    if matrix.dtype in (torch.float16, torch.bfloat16):
+        matrix = matrix.float()
+    result: Tensor = _CholQR.apply(matrix)
+    return result
+
+
+def factor(
+    matrix: Float[Tensor, "*batch d m"],
+) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "*batch m m"]]:
+    """Q and L^-1 in float64, by differentiable operations."""
+    with torch.autocast(matrix.device.type, enabled=False):
+        wide = matrix.double()
+        length = wide.detach().norm(dim=-2, keepdim=True)
+        length = torch.where(length > 0, length, torch.ones_like(length))
+        unit = wide / length
+        eye = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
+        gram = unit.mT @ unit + SHIFT * eye
+        lower, _ = torch.linalg.cholesky_ex(gram)
+        inverse = torch.linalg.solve_triangular(lower, eye.expand_as(gram), upper=False)
+        return unit @ inverse.mT, inverse / length
+
+
+class _CholQR(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+        q, inverse = factor(matrix)
+        ctx.save_for_backward(matrix, q, inverse)
+        return q.to(matrix.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        matrix, q, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted: rebuild the graph
+            q, inverse = factor(matrix)
+        with torch.autocast(matrix.device.type, enabled=False):
+            grad = grads[0].double()
+            inner = q.mT @ grad
+            symmetric = inner.triu() + inner.triu(1).mT
+            limit = torch.finfo(matrix.dtype).max
+            return ((grad - q @ symmetric) @ inverse).clamp(-limit, limit).to(matrix.dtype)

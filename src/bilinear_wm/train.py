@@ -1,0 +1,433 @@
+"""Dataset and model to checkpoint.
+
+    bwm train --data tworoom.h5 --out runs/tworoom --steps 4000
+
+Everything random is a pure function of (seed, step), and a checkpoint holds the exact weights
+and optimizer state, so that a run that is killed anywhere and resumed ends with the weights of a
+run that was not. The same function runs under `accelerate launch` on several processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fcntl
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from safetensors.torch import save_file
+from tqdm import tqdm
+
+from bilinear_wm import checkpoint
+from bilinear_wm.dataset import Batch, EpisodeDataset
+from bilinear_wm.diagnostics import calibrate, diagnose
+from bilinear_wm.errors import InputError
+from bilinear_wm.models import MODELS
+from bilinear_wm.models.base import WorldModel
+
+TRAINING, PROGRESS, METRICS = "training.safetensors", "training.json", "metrics.jsonl"
+KEPT_CHECKPOINTS = 2
+ADAM_BETAS = (0.9, 0.999)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Attributes:
+        data: The episode file.
+        out: The training folder.
+        model: bilinear, lewm or smwm.
+        options: Fields of the model's configuration.
+        steps: Optimizer steps.
+        batch_size: Windows a step, over all processes.
+        num_frames: Pictures a window.
+        learning_rate: Peak of a cosine schedule with a linear warm-up.
+        eval_every: Steps between diagnoses on held-out episodes.
+        save_every: Steps between checkpoints.
+        trackers: `tensorboard`, `wandb`, `trackio`: whatever accelerate knows.
+        resume: Continue the run in `out`.
+    """
+
+    data: Path
+    out: Path
+    model: str = "bilinear"
+    options: dict[str, Any] = field(default_factory=dict)
+    steps: int = 4000
+    batch_size: int = 64
+    num_frames: int = 4
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-3
+    clip_norm: float = 1.0
+    warmup_share: float = 0.01
+    seed: int = 0
+    eval_every: int = 500
+    save_every: int = 250
+    trackers: tuple[str, ...] = ()
+    resume: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share with the run it continues."""
+        values = asdict(self)
+        for name in ("data", "out", "eval_every", "save_every", "trackers", "resume"):
+            del values[name]
+        return values
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A signal stopped the run after a checkpoint was saved."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
+    """Train until `config.steps`; returns the last diagnosis.
+
+    Raises:
+        TrainingInterrupted: On SIGINT or SIGTERM, with everything saved.
+    """
+    torch.set_flush_denormal(True)  # denormal activations make CPU training 2.4 times slower
+    accelerator = Accelerator(
+        mixed_precision="bf16" if torch.cuda.is_available() else "no",
+        log_with=list(config.trackers) or None,
+        project_dir=config.out,
+    )
+    with contextlib.ExitStack() as stack:
+        if accelerator.is_main_process:
+            stack.enter_context(_locked(config))
+        accelerator.wait_for_everyone()
+        signals = stack.enter_context(_caught_signals())
+        return _Run(config, accelerator, signals, progress).run()
+
+
+class _Run:
+    def __init__(
+        self, config: TrainConfig, accelerator: Accelerator, signals: list[int], progress: bool
+    ) -> None:
+        self.config, self.accelerator, self.signals = config, accelerator, signals
+        self.show = progress and accelerator.is_main_process
+        self.train_data = EpisodeDataset(config.data, config.num_frames)
+        self.held_out = EpisodeDataset(config.data, config.num_frames, split="validation")
+        if len(self.train_data) < config.batch_size:
+            raise InputError(
+                f"--batch-size: expected at most the {len(self.train_data)} training windows of "
+                f"{config.data}, found {config.batch_size}"
+            )
+        if config.batch_size % accelerator.num_processes:
+            raise InputError(
+                f"--batch-size: expected a multiple of {accelerator.num_processes} processes, "
+                f"found {config.batch_size}"
+            )
+        torch.manual_seed(config.seed)
+        self.model = make_model(config, self.train_data)
+        self.optimizer: Any = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.learning_rate,
+            betas=ADAM_BETAS,
+            weight_decay=config.weight_decay,
+        )
+        self.step, self.seconds = 0, 0.0
+        if checkpoint_exists(config.out):
+            self._restore()
+        self.model.to(accelerator.device)
+        self.wrapped, self.optimizer = accelerator.prepare(self.model, self.optimizer)
+        self.diagnosis: dict[str, float] = {}
+
+    def run(self) -> dict[str, float]:
+        config, accelerator = self.config, self.accelerator
+        if config.trackers:
+            accelerator.init_trackers("bilinear-world-models", config.identity() | {"options": str(config.options)})
+        if self.step == 0:
+            self._save()  # from now on there is always something to load
+        begun, first = time.perf_counter() - self.seconds, self.step
+        bar = tqdm(
+            total=config.steps,
+            initial=first,
+            desc=f"train {config.model}",
+            unit="step",
+            disable=not self.show,
+        )
+        with bar:
+            while self.step < config.steps:
+                numbers = self._one_step()
+                self.step += 1
+                self.seconds = time.perf_counter() - begun
+                images = config.batch_size * config.num_frames * (self.step - first)
+                rate = images / max(time.perf_counter() - bar.start_t, 1e-9) if self.show else 0
+                shown = {k: f"{v:.4f}" for k, v in numbers.items()}
+                bar.set_postfix(shown | {"images/s": f"{rate:,.0f}"}, refresh=False)
+                bar.update()
+                last = self.step == config.steps
+                if last or self.step % config.eval_every == 0:
+                    self._evaluate(numbers)
+                stopped = self._stop_requested()
+                if last or stopped or self.step % config.save_every == 0:
+                    self._save()
+                if stopped and not last:
+                    raise TrainingInterrupted(
+                        f"interrupted at step {self.step} of {config.steps}; "
+                        f"the same command with --resume continues {config.out}",
+                        128 + self.signals[0],
+                    )
+        if config.trackers:
+            accelerator.end_training()
+        return self.diagnosis
+
+    def _one_step(self) -> dict[str, float]:
+        config, accelerator = self.config, self.accelerator
+        batch = self._batch(self.step)
+        # Dropout and random projections: a pure function of (seed, step, process).
+        torch.manual_seed(config.seed + 1_000_003 * self.step + 7919 * accelerator.process_index)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(config, self.step)
+        pixels = torch.from_numpy(batch.pixels).to(accelerator.device)
+        actions = torch.from_numpy(batch.actions).to(accelerator.device)
+        self.model.train()
+        with accelerator.autocast():
+            loss = self.wrapped(pixels, actions)
+        if not torch.isfinite(loss.total):
+            windows = list(zip(batch.episodes.tolist(), batch.steps.tolist(), strict=True))
+            raise InputError(
+                f"{config.out}: the loss is {float(loss.total.detach())} at step {self.step}; the "
+                f"last checkpoint is intact. The batch's (episode, step): {windows}. "
+                "Look at that data, or lower the learning rate"
+            )
+        self.optimizer.zero_grad()
+        accelerator.backward(loss.total)
+        accelerator.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+        self.optimizer.step()
+        numbers = loss.numbers()
+        if accelerator.num_processes > 1:
+            values = torch.tensor(list(numbers.values()), device=accelerator.device)
+            numbers = dict(zip(numbers, accelerator.reduce(values, "mean").tolist(), strict=True))
+        return numbers
+
+    def _batch(self, step: int) -> Batch:
+        """This process's share of the global batch of a step."""
+        size = self.config.batch_size
+        per_epoch = len(self.train_data) // size
+        epoch, index = divmod(step, per_epoch)
+        if getattr(self, "_order", (None,))[0] != epoch:
+            self._order = epoch, self.train_data.order(self.config.seed, epoch)
+        chosen = self._order[1][index * size : (index + 1) * size]
+        return self.train_data.batch(
+            chosen[self.accelerator.process_index :: self.accelerator.num_processes]
+        )
+
+    def _evaluate(self, numbers: dict[str, float]) -> None:
+        model = self._calibrated_copy()
+        if not self.accelerator.is_main_process:
+            return
+        self.diagnosis = diagnose(model, self.train_data, self.held_out)
+        row = {
+            "step": self.step,
+            "seconds": round(self.seconds, 3),
+            "learning_rate": learning_rate(self.config, self.step - 1),
+            **{f"train_{name}": value for name, value in numbers.items()},
+            **self.diagnosis,
+        }
+        with (self.config.out / METRICS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if self.config.trackers:
+            self.accelerator.log(row, step=self.step)
+        if self.show:
+            tqdm.write(describe(row))
+
+    def _save(self) -> None:
+        model = self._calibrated_copy()
+        if not self.accelerator.is_main_process:
+            return
+        config = self.config
+        model.finalize(self._latents)
+        folder = config.out / f"checkpoint-{self.step:07d}"
+        try:
+            with checkpoint.replacing(folder) as fresh:
+                model.save_pretrained(fresh)
+                tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+                tensors |= checkpoint.optimizer_tensors(self.optimizer)
+                save_file({k: v.contiguous() for k, v in tensors.items()}, fresh / TRAINING)
+                facts = {
+                    "step": self.step,
+                    "seconds": self.seconds,
+                    "data": fingerprint(self.train_data),
+                    "config": config.identity(),
+                }
+                (fresh / PROGRESS).write_text(json.dumps(facts, indent=2) + "\n")
+                checkpoint.write_manifest(
+                    fresh, (checkpoint.WEIGHTS, checkpoint.CONFIG, TRAINING, PROGRESS)
+                )
+            checkpoint.point_latest_to(folder)
+        except OSError as error:
+            raise InputError(
+                f"--out {config.out}: the checkpoint of step {self.step} could not be written "
+                f"({' '.join(str(error).split())}); the previous one is intact; free some space "
+                "and continue with --resume"
+            ) from error
+        for old in sorted(config.out.glob("checkpoint-*"))[:-KEPT_CHECKPOINTS]:
+            shutil.rmtree(old)
+
+    def _calibrated_copy(self) -> WorldModel:
+        """The model as it will be used; the one in training stays untouched."""
+        model = copy.deepcopy(self.accelerator.unwrap_model(self.model))
+        self._latents = calibrate(model, self.train_data, self.config.batch_size)
+        return model
+
+    def _restore(self) -> None:
+        folder = checkpoint.resolve(self.config.out)
+        checkpoint.read_folder(folder)  # verifies every file, the training state included
+        facts = json.loads((folder / PROGRESS).read_text())
+        expected = {"config": self.config.identity(), "data": fingerprint(self.train_data)}
+        for name, value in expected.items():
+            if facts[name] != json.loads(json.dumps(value)):
+                raise InputError(
+                    f"--resume {self.config.out}: expected the run's {name}, {facts[name]}, "
+                    f"found {value}; give the options of the first run"
+                )
+        tensors = checkpoint.read_tensors(folder / TRAINING)
+        weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        checkpoint.check_names(folder, self.model.state_dict(), weights)
+        self.model.load_state_dict(weights)
+        checkpoint.restore_optimizer(self.optimizer, tensors)
+        self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
+        if self.accelerator.is_main_process:
+            _forget_metrics_after(self.config.out / METRICS, self.step)
+
+    def _stop_requested(self) -> bool:
+        if self.accelerator.num_processes == 1:
+            return bool(self.signals)
+        flag = torch.tensor([len(self.signals)], device=self.accelerator.device)
+        stopped = bool(self.accelerator.reduce(flag, "sum").item())
+        if stopped and not self.signals:
+            self.signals.append(signal.SIGTERM)
+        return stopped
+
+
+def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
+    """A fresh model for a dataset."""
+    if config.model not in MODELS:
+        raise InputError(f"--model: expected one of {', '.join(MODELS)}, found {config.model!r}")
+    cls = MODELS[config.model]
+    facts = {
+        "task": data.file.task or "unknown",
+        "image_size": data.image_size,
+        "frame_skip": data.frame_skip,
+        "action_mean": tuple(float(x) for x in data.action_mean),
+        "action_std": tuple(float(x) for x in data.action_std),
+        "render_quality": data.file.render_quality or "unknown",
+    }
+    return cls(cls.config_class(**facts, **config.options))
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Linear warm-up, then a cosine to zero."""
+    warmup = max(round(config.warmup_share * config.steps), 1)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    share = (step - warmup) / max(config.steps - warmup, 1)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
+    """Enough to tell one episode file from another."""
+    actions = np.nan_to_num(data.file.actions.astype(np.float64))
+    return {
+        "episodes": data.file.num_episodes,
+        "rows": int(data.file.lengths.sum()),
+        "actions": f"{actions.sum():.6f} {np.square(actions).sum():.6f}",
+    }
+
+
+def checkpoint_exists(out: Path) -> bool:
+    """Whether a run has been begun in `out`."""
+    return (out / checkpoint.LATEST).exists()
+
+
+def describe(row: dict[str, Any]) -> str:
+    """A diagnosis in one line."""
+    probes = {k[6:]: v for k, v in row.items() if k.startswith("probe_")}
+    parts = [
+        f"step {row['step']}",
+        f"forward {row['val_forward']:.4f}",
+        *([f"inverse {row['val_inverse']:.3f}"] if "val_inverse" in row else []),
+        *([f"sigma_min {row['sigma_min']:.3f}"] if "sigma_min" in row else []),
+        f"std {row['latent_std']:.3f}",
+        f"rank {row['effective_rank']:.1f}",
+        f"1-block {row['open_loop_1']:.3f}",
+        *([" ".join(f"{k} {v:.3f}" for k, v in probes.items())] if probes else []),
+    ]
+    return "  ".join(parts)
+
+
+def _forget_metrics_after(path: Path, step: int) -> None:
+    """Drop rows that the resumed run will write again."""
+    if not path.exists():
+        return
+    rows = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text("".join(row + "\n" for row in rows))
+    os.replace(fresh, path)
+
+
+def _step_of(line: str) -> float:
+    with contextlib.suppress(ValueError, KeyError):
+        return int(json.loads(line)["step"])
+    return math.inf  # a line that a kill cut short
+
+
+@contextlib.contextmanager
+def _locked(config: TrainConfig) -> Iterator[None]:
+    """Hold the training folder for this process alone, and clear what a kill left in it."""
+    out = config.out
+    if checkpoint_exists(out) and not config.resume:
+        raise InputError(
+            f"--out {out}: holds a run already; continue it with --resume or name another folder"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("w")
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written ({error.strerror})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"--out {out}: another training is running there") from None
+        for leftover in out.glob(".checkpoint-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        yield
+
+
+@contextlib.contextmanager
+def _caught_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted and acted on between two steps."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if caught:  # asked twice: do not wait
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    previous = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
