@@ -1,4 +1,7 @@
-"""Shared fixtures: small recorded files, made once per test process."""
+"""Shared fixtures: small recorded files, made once per test process.
+
+Every shape annotated in the models is checked whenever it is used, in the tests only.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+MATHS = ("bilinear", "cholqr", "encoder", "lewm", "predictor", "residual", "smwm")
+install_import_hook([f"bilinear_wm.models.{name}" for name in MATHS], "beartype.beartype")
 
 import numpy as np
 import pytest

@@ -17,16 +17,26 @@ if TYPE_CHECKING:
     from bilinear_wm.collect import CollectConfig as CollectConfig
     from bilinear_wm.dataset import Batch as Batch, EpisodeDataset as EpisodeDataset
     from bilinear_wm.errors import InputError as InputError
+    from bilinear_wm.models import load_model as load_model
+    from bilinear_wm.models.bilinear import BilinearWorldModel as BilinearWorldModel
+    from bilinear_wm.models.lewm import LeWorldModel as LeWorldModel
+    from bilinear_wm.models.smwm import SensorimotorWorldModel as SensorimotorWorldModel
     from bilinear_wm.tasks import TASK_NAMES as TASK_NAMES, make_task as make_task
     from bilinear_wm.tasks.base import Task as Task
+    from bilinear_wm.train import TrainConfig as TrainConfig
 
 _HOME = {
     "Batch": "dataset",
+    "BilinearWorldModel": "models.bilinear",
     "CollectConfig": "collect",
     "EpisodeDataset": "dataset",
     "InputError": "errors",
+    "LeWorldModel": "models.lewm",
+    "SensorimotorWorldModel": "models.smwm",
     "TASK_NAMES": "tasks",
     "Task": "tasks.base",
+    "TrainConfig": "train",
+    "load_model": "models",
     "make_task": "tasks",
 }
 

@@ -62,9 +62,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         )
     files = manifest.get("files")
     if not isinstance(files, dict) or not {WEIGHTS, CONFIG} <= set(files):
-        raise InputError(
-            f"{folder / MANIFEST}: expected entries for {WEIGHTS} and {CONFIG}; {FIX}"
-        )
+        raise InputError(f"{folder / MANIFEST}: expected entries for {WEIGHTS} and {CONFIG}; {FIX}")
     for name, facts in files.items():
         _check_file(folder, name, facts)
     return _read_json(folder / CONFIG), read_tensors(folder / WEIGHTS)

@@ -6,10 +6,10 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -17,6 +17,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.tasks.base import RenderQuality
 
 INTERRUPTED, TERMINATED = 130, 143
+Size = Literal["compact", "paper"]
 
 
 def collect(
@@ -86,6 +87,105 @@ def inspect(
     _end_with_json(json, {**asdict(summary), "sheet": target})
 
 
+def train(
+    data: Path,
+    out: Path,
+    model: str = "bilinear",
+    size: Size = "compact",
+    steps: int | None = None,
+    batch_size: int | None = None,
+    num_frames: int | None = None,
+    learning_rate: float | None = None,
+    eval_every: int | None = None,
+    save_every: int | None = None,
+    seed: int = 0,
+    options: str = "{}",
+    trackers: tuple[str, ...] = (),
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Train a world model on recorded episodes.
+
+    The same command works under `accelerate launch` on several processes or machines.
+
+    Args:
+        data: The episode file.
+        out: The training folder: checkpoints, metrics.jsonl.
+        model: bilinear, lewm or smwm.
+        size: `compact` for CPUs, `paper` for GPUs.
+        steps: Optimizer steps; the recipe's by default, as all that follow.
+        batch_size: Windows a step, over all processes.
+        num_frames: Pictures a window.
+        learning_rate: Peak of the schedule.
+        eval_every: Steps between diagnoses on held-out episodes.
+        save_every: Steps between checkpoints.
+        seed: Fixes initial weights and order.
+        options: Further fields of the model's configuration, as JSON.
+        trackers: tensorboard, wandb, trackio, ...
+        resume: Continue the run in `out`.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm import recipes
+    from bilinear_wm.dataset import EpisodeDataset
+    from bilinear_wm.train import train as run
+
+    # Only the file's facts are needed here: nothing is loaded.
+    episodes = EpisodeDataset(data, num_frames=2, in_memory=False)
+    recipe = recipes.training(
+        data, out, model, size, episodes.file.task or "unknown", len(episodes)
+    )
+    given = {
+        "steps": steps,
+        "batch_size": batch_size,
+        "num_frames": num_frames,
+        "learning_rate": learning_rate,
+        "eval_every": eval_every,
+        "save_every": save_every,
+    }
+    changes: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    config = replace(
+        recipe,
+        **changes,
+        options=recipe.options | _json_object("--options", options),
+        seed=seed,
+        trackers=trackers,
+        resume=resume,
+    )
+    numbers = run(config)
+    print(f"{out}: trained for {config.steps} steps; load it with bwm.load_model({str(out)!r})")
+    _end_with_json(json, numbers)
+
+
+def train_residual(
+    checkpoint: Path,
+    data: Path,
+    out: Path,
+    hidden: int = 256,
+    steps: int = 3000,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Add a planning residual to a trained bilinear model, whose weights stay as they are.
+
+    Args:
+        checkpoint: The trained model.
+        data: The episodes it was trained on.
+        out: Where the extended checkpoint goes.
+        hidden: Width of the residual network.
+        steps: Optimizer steps.
+        seed: Fixes initial weights and order.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm.train_residual import ResidualConfig, train_residual as run
+
+    result = run(ResidualConfig(checkpoint, data, out, hidden, steps, seed=seed))
+    print(
+        f"{out}: held-out one-block error {result.error_before:.4f} -> {result.error_after:.4f} "
+        "of what a block moves"
+    )
+    _end_with_json(json, asdict(result))
+
+
 def demo(out: Path = Path("demo"), json: bool = False) -> None:
     """Collect TwoRoom episodes and show them.
 
@@ -112,7 +212,13 @@ def main(arguments: list[str] | None = None) -> int:
     previous = signal.signal(signal.SIGTERM, terminate)
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {"collect": collect, "inspect": inspect, "demo": demo},
+            {
+                "collect": collect,
+                "inspect": inspect,
+                "train": train,
+                "train-residual": train_residual,
+                "demo": demo,
+            },
             prog="bwm",
             description="World models that can be controlled in real time.",
             args=arguments,
@@ -126,10 +232,20 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         print(f"bwm: {stop or 'interrupted'}", file=sys.stderr)
-        return exit_status
+        return getattr(stop, "exit_status", exit_status)
     finally:
         signal.signal(signal.SIGTERM, previous)
     return 0
+
+
+def _json_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{name}: expected a JSON object, found {text!r} ({error})") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{name}: expected a JSON object, found {text!r}")
+    return values
 
 
 def _end_with_json(wanted: bool, content: dict[str, Any]) -> None:

@@ -20,7 +20,9 @@ CHUNK = 256
 RIDGE = 1e-4
 
 
-def diagnose(model: WorldModel, train: EpisodeDataset, held_out: EpisodeDataset) -> dict[str, float]:
+def diagnose(
+    model: WorldModel, train: EpisodeDataset, held_out: EpisodeDataset
+) -> dict[str, float]:
     """Losses, latent geometry, linear probes and open-loop error on held-out episodes.
 
     Args:

@@ -151,10 +151,13 @@ class _Run:
     def run(self) -> dict[str, float]:
         config, accelerator = self.config, self.accelerator
         if config.trackers:
-            accelerator.init_trackers("bilinear-world-models", config.identity() | {"options": str(config.options)})
+            accelerator.init_trackers(
+                "bilinear-world-models", config.identity() | {"options": str(config.options)}
+            )
         if self.step == 0:
             self._save()  # from now on there is always something to load
-        begun, first = time.perf_counter() - self.seconds, self.step
+        now = time.perf_counter()
+        begun, first = now - self.seconds, self.step
         bar = tqdm(
             total=config.steps,
             initial=first,
@@ -168,7 +171,7 @@ class _Run:
                 self.step += 1
                 self.seconds = time.perf_counter() - begun
                 images = config.batch_size * config.num_frames * (self.step - first)
-                rate = images / max(time.perf_counter() - bar.start_t, 1e-9) if self.show else 0
+                rate = images / (time.perf_counter() - now)
                 shown = {k: f"{v:.4f}" for k, v in numbers.items()}
                 bar.set_postfix(shown | {"images/s": f"{rate:,.0f}"}, refresh=False)
                 bar.update()
@@ -322,7 +325,7 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     if config.model not in MODELS:
         raise InputError(f"--model: expected one of {', '.join(MODELS)}, found {config.model!r}")
     cls = MODELS[config.model]
-    facts = {
+    facts: dict[str, Any] = {
         "task": data.file.task or "unknown",
         "image_size": data.image_size,
         "frame_skip": data.frame_skip,

@@ -27,7 +27,8 @@ def load_model(folder: str | Path) -> WorldModel:
     kind = config.pop("kind", None)
     if kind not in MODELS:
         raise InputError(
-            f"{folder / checkpoint.CONFIG}: kind: expected one of {', '.join(MODELS)}, found {kind!r}"
+            f"{folder / checkpoint.CONFIG}: kind: expected one of {', '.join(MODELS)}, "
+            f"found {kind!r}"
         )
     cls = MODELS[kind]
     model = cls(cls.config_class.from_dict(config, str(folder / checkpoint.CONFIG)))

@@ -62,6 +62,8 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
     kind: ClassVar[str]
     config_class: ClassVar[type[ModelConfig]]
     dynamics: Dynamics
+    action_mean: Tensor
+    action_std: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         """`loss`, under the name that distributed training wraps."""
         return self.loss(pixels, actions)
 
-    def finalize(self, z: Float[Tensor, "batch d"]) -> None:  # noqa: B027
+    def finalize(self, z: Float[Tensor, "batch d"]) -> None:
         """Last touches before a checkpoint is written, given some latents; changes no plan."""
 
     def vitals(self) -> dict[str, float]:
@@ -127,9 +129,7 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         checkpoint.write_folder(save_directory, config, self.state_dict())
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls, pretrained_model_name_or_path: str | Path, **hub_options: Any
-    ) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **hub_options: Any) -> Self:
         """Load a checkpoint folder, or download one from the Hub; anything amiss is refused."""
         from bilinear_wm.models import load_model
 

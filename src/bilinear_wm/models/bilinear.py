@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from bilinear_wm.models.base import Dynamics, Loss, WorldModel
-from bilinear_wm.models.cholqr import SHIFT, cholqr, factor
+from bilinear_wm.models.cholqr import SHIFT, cholqr, factor, upper
 from bilinear_wm.models.config import ModelConfig
 
 
@@ -36,11 +36,13 @@ class BilinearConfig(ModelConfig):
     min_singular: epsilon of the paper's Problem (P): R^T R >= epsilon I by construction;
         0 leaves R free.
     inverse_weight: lambda of the paper's objective.
+    residual_hidden: Width of the planning residual; 0 while there is none.
     """
 
     normalization: Literal["cholqr", "none"] = "cholqr"
     min_singular: float = 0.0
     inverse_weight: float = 30.0
+    residual_hidden: int = 0
 
 
 class BilinearDynamics(Dynamics):
@@ -59,13 +61,14 @@ class BilinearDynamics(Dynamics):
         self.A = nn.Parameter(torch.eye(d))
         self.B = nn.Parameter(torch.randn(d, m) / d**0.5)
         self.C = nn.Parameter(torch.randn(d, m, d) * (0.5 / d))
-        self.scale = BoundedMatrix(m, min_singular) if min_singular > 0 else FreeMatrix(m)
+        self.scale: FreeMatrix | BoundedMatrix = (
+            BoundedMatrix(m, min_singular) if min_singular > 0 else FreeMatrix(m)
+        )
 
     @property
     def R(self) -> Float[Tensor, "m m"]:  # noqa: N802
         """How far each action moves the latent along the columns of Q."""
-        matrix: Tensor = self.scale()
-        return matrix
+        return self.scale.matrix()
 
     def directions(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
         """B + C z."""
@@ -130,8 +133,7 @@ class BilinearDynamics(Dynamics):
         w = _apply(inverse.mT, b)
         along = torch.einsum("...kij,...j->...ik", tangent, w)
         x = q.mT.unsqueeze(-3) @ (tangent @ inverse.mT.unsqueeze(-3))
-        u = x.triu() + x.tril(-1).mT
-        turned = torch.einsum("...kij,...j->...ik", u, b)
+        turned = torch.einsum("...kij,...j->...ik", upper(x), b)
         moved_dot = along - q @ turned + q @ (self.R @ a_dot)
         return drift + _apply(q, b), drift_dot + moved_dot
 
@@ -154,10 +156,10 @@ class FreeMatrix(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.matrix = nn.Parameter(torch.eye(size))
+        self.values = nn.Parameter(torch.eye(size))
 
-    def forward(self) -> Tensor:
-        return self.matrix
+    def matrix(self) -> Tensor:
+        return self.values
 
 
 class BoundedMatrix(nn.Module):
@@ -169,11 +171,11 @@ class BoundedMatrix(nn.Module):
         self.left = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
         self.right = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
         with torch.no_grad():  # start at the identity, as the free matrix does
-            self.right.weight = self.left.weight.clone()
+            self.right.load_state_dict(self.left.state_dict())
         start = max(1.0 - self.root, 1e-3)
         self.spread = nn.Parameter(torch.full((size,), float(torch.tensor(start).expm1().log())))
 
-    def forward(self) -> Tensor:
+    def matrix(self) -> Tensor:
         singular = self.root + F.softplus(self.spread)
         product: Tensor = (self.left.weight * singular) @ self.right.weight.mT
         return product
@@ -192,6 +194,12 @@ class BilinearWorldModel(WorldModel):
         self.dynamics = BilinearDynamics(
             config.latent_size, config.block_size, config.normalization, config.min_singular
         )
+        if config.residual_hidden > 0:
+            from bilinear_wm.models.residual import ResidualDynamics
+
+            self.dynamics = ResidualDynamics(
+                self.dynamics, config.action_size, config.residual_hidden
+            )
 
     def latent_loss(
         self, z: Float[Tensor, "batch frames d"], actions: Float[Tensor, "batch frames-1 m"]
@@ -227,5 +235,7 @@ def _least_squares(
     eye = torch.eye(wide.shape[-1], dtype=wide.dtype, device=wide.device)
     shift = SHIFT * wide.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     lower, _ = torch.linalg.cholesky_ex(wide + (shift + torch.finfo(wide.dtype).tiny) * eye)
-    solution = torch.cholesky_solve(right.double().unsqueeze(-1), lower.expand(*right.shape[:-1], -1, -1))
+    solution = torch.cholesky_solve(
+        right.double().unsqueeze(-1), lower.expand(*right.shape[:-1], -1, -1)
+    )
     return solution.squeeze(-1).to(right.dtype)

@@ -50,6 +50,20 @@ def factor(
         return unit @ inverse.mT, inverse / length
 
 
+def cholqr_jvp(
+    matrix: Float[Tensor, "*batch d m"], tangents: Float[Tensor, "*batch k d m"]
+) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "*batch k d m"]]:
+    """Q and how it moves with the matrix: dQ = W - Q U(Q^T W), W = dM L^-T."""
+    q, inverse = (x.to(matrix.dtype) for x in factor(matrix))
+    w = tangents @ inverse.mT.unsqueeze(-3)
+    return q, w - q.unsqueeze(-3) @ upper(q.mT.unsqueeze(-3) @ w)
+
+
+def upper(x: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
+    """U(X) = triu(X) + tril(X, -1)^T."""
+    return x.triu() + x.tril(-1).mT
+
+
 class _CholQR(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor) -> Tensor:

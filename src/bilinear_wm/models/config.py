@@ -62,9 +62,7 @@ class ModelConfig:
                 f"patch_size: expected a power of two for the conv stem, found {self.patch_size}"
             )
         if self.width % self.heads:
-            raise InputError(
-                f"heads: expected a divisor of width {self.width}, found {self.heads}"
-            )
+            raise InputError(f"heads: expected a divisor of width {self.width}, found {self.heads}")
         if len(self.action_mean) != len(self.action_std) or min(self.action_std, default=0) <= 0:
             raise InputError(
                 "action_mean, action_std: expected equally many numbers and positive stds, "
@@ -95,4 +93,7 @@ class ModelConfig:
                     f"{where}: {what} {', '.join(sorted(keys))}; expected the keys of "
                     f"{cls.__name__}: the file is damaged or was written by another version"
                 )
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        restored: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**restored)

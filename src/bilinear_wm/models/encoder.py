@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -17,6 +19,9 @@ PIXEL_MEAN, PIXEL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 class Encoder(nn.Module):
     """uint8 pictures (..., H, W, 3) to latents (..., latent_size)."""
+
+    pixel_mean: Tensor
+    pixel_std: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -41,7 +46,7 @@ class Encoder(nn.Module):
         for block in self.blocks:
             tokens = block(tokens)
         latent: Tensor = self.project(self.norm(tokens[:, 0]))
-        return latent.float().unflatten(0, batch)
+        return latent.float().reshape(*batch, -1)
 
 
 class Block(nn.Module):
@@ -79,7 +84,7 @@ def make_stem(config: ModelConfig) -> tuple[nn.Module, int]:
     layers: list[nn.Module] = [Rearrange("n h w c -> n c h w")]
     halvings = config.patch_size.bit_length() - 1
     channels = [3] + [max(config.width >> (halvings - 1 - i), 16) for i in range(halvings)]
-    for before, after in zip(channels, channels[1:], strict=False):
+    for before, after in itertools.pairwise(channels):
         layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GELU()]
     layers[-1] = Rearrange("n c h w -> n (h w) c")
     return nn.Sequential(*layers), side**2

@@ -34,7 +34,9 @@ class SIGReg(nn.Module):
     by the trapezoid rule on 17 knots in [0, 3], doubled because the integrand is even.
     """
 
-    def __init__(self, num_projections: int = 1024, num_knots: int = 17, limit: float = 3.0) -> None:
+    def __init__(
+        self, num_projections: int = 1024, num_knots: int = 17, limit: float = 3.0
+    ) -> None:
         super().__init__()
         self.num_projections = num_projections
         knots = torch.linspace(0, limit, num_knots)

@@ -91,7 +91,8 @@ class PredictorDynamics(Dynamics):
             first = max(step + 1 - self.history, 0)
             context = torch.stack(latents[first:], dim=1)
             latents.append(self.predict(context, a[:, first : step + 1])[:, -1])
-        return torch.stack(latents, dim=1).unflatten(0, batch)
+        stacked = torch.stack(latents, dim=1)
+        return stacked.reshape(*batch, *stacked.shape[1:])
 
 
 class SteeredBlock(nn.Module):
@@ -111,9 +112,10 @@ class SteeredBlock(nn.Module):
             nn.Linear(config.predictor_hidden, width),
         )
         self.dropout = nn.Dropout(config.predictor_dropout)
-        self.steer = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
-        nn.init.zeros_(self.steer[1].weight)
-        nn.init.zeros_(self.steer[1].bias)
+        last = nn.Linear(width, 6 * width)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.steer = nn.Sequential(nn.SiLU(), last)
 
     def forward(self, x: Tensor, action: Tensor) -> Tensor:
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.steer(action).chunk(6, dim=-1)

@@ -1,0 +1,59 @@
+"""Every published run as a Python function that returns its full configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.models.config import ENCODER_SIZES, Size
+from bilinear_wm.models.predictor import PREDICTOR_SIZES
+from bilinear_wm.models.smwm import INVERSE_WEIGHTS
+from bilinear_wm.train import TrainConfig
+
+PAPER_EPOCHS = 10
+
+
+def training(data: Path, out: Path, model: str, size: Size, task: str, windows: int) -> TrainConfig:
+    """The run that trains `model` at `size` on a file with that many training windows."""
+    if size == "paper":
+        return paper(data, out, model, task, windows)
+    if size == "compact":
+        return compact(data, out, model, task)
+    raise InputError(f"--size: expected one of {', '.join(ENCODER_SIZES)}, found {size!r}")
+
+
+def paper(data: Path, out: Path, model: str, task: str, windows: int) -> TrainConfig:
+    """The paper's scale: ViT-Tiny at 224 px on a GPU; 10 epochs with the baselines' settings.
+
+    The bilinear model trains on pairs of pictures by the paper's objective and nothing else.
+    """
+    history = 1 if task == "tworoom" or model != "lewm" else 3
+    batch = 128 if model == "lewm" else 256
+    return TrainConfig(
+        data,
+        out,
+        model,
+        options=_options(model, "paper", task, history),
+        steps=max(PAPER_EPOCHS * windows // batch, 1),
+        batch_size=batch,
+        num_frames=history + 1,
+        learning_rate=5e-5 if model == "lewm" else 1e-4,
+        eval_every=2000,
+        save_every=1000,
+    )
+
+
+def compact(data: Path, out: Path, model: str, task: str) -> TrainConfig:
+    """Two CPU cores, 64 px: windows of four pictures, so that each serves two transitions."""
+    history = 1 if task == "tworoom" or model != "lewm" else 3
+    return TrainConfig(data, out, model, options=_options(model, "compact", task, history))
+
+
+def _options(model: str, size: Size, task: str, history: int) -> dict[str, Any]:
+    options = dict(ENCODER_SIZES[size])
+    if model in ("lewm", "smwm"):
+        options |= PREDICTOR_SIZES[size] | {"history": history}
+    if model == "smwm":
+        options["inverse_weight"] = INVERSE_WEIGHTS.get(task, 1.0)
+    return options
