@@ -50,6 +50,10 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
     return load_file(checkpoint.resolve(out) / checkpoint.WEIGHTS)
 
 
+def metrics(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
 def assert_same(first: Path, second: Path) -> None:
     one, two = weights(first), weights(second)
     assert set(one) == set(two)
@@ -74,7 +78,7 @@ def test_same_seed_same_weights(model: str, tworoom_file: Path, tmp_path: Path) 
     assert not torch.equal(
         weights(tmp_path / "a")["encoder.position"], weights(tmp_path / "c")["encoder.position"]
     )
-    rows = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").open()]
+    rows = metrics(tmp_path / "a")
     assert [row["step"] for row in rows] == [6, 12]
     wanted = {"val_forward", "latent_std", "effective_rank", "share_pc1", "probe_agent_x"}
     wanted |= {f"open_loop_{i}" for i in range(1, 6)}
@@ -113,8 +117,7 @@ def test_resume_ends_with_the_same_bits(model: str, tworoom_file: Path, tmp_path
     assert stops == 11
     assert_same(tmp_path / "whole", tmp_path / "cut")
     one, two = (
-        [json.loads(line)["val_forward"] for line in (tmp_path / name / "metrics.jsonl").open()]
-        for name in ("whole", "cut")
+        [row["val_forward"] for row in metrics(tmp_path / name)] for name in ("whole", "cut")
     )
     assert one == two
 
@@ -195,7 +198,6 @@ def test_two_processes_compute_what_one_does(tworoom_file: Path, tmp_path: Path)
             [
                 *launch,
                 *["--num_processes", str(count), "--main_process_port", "0"],
-                *(["--multi_cpu"] if False else []),
                 *["-m", "bilinear_wm.cli", "train", "--out", str(tmp_path / str(count))],
                 *arguments,
             ],
@@ -205,10 +207,7 @@ def test_two_processes_compute_what_one_does(tworoom_file: Path, tmp_path: Path)
             check=False,
         )
         assert result.returncode == 0, result.stderr
-    one, two = (
-        [json.loads(line) for line in (tmp_path / str(count) / "metrics.jsonl").open()]
-        for count in (1, 2)
-    )
+    one, two = (metrics(tmp_path / str(count)) for count in (1, 2))
     for first, second in zip(one, two, strict=True):
         for name in ("train_total", "train_forward", "train_inverse", "val_forward"):
             assert first[name] == pytest.approx(second[name], rel=2e-3), name
@@ -234,23 +233,42 @@ def test_nan_stops_with_the_batch(tworoom_file: Path, tmp_path: Path) -> None:
     load_model(config.out)
 
 
-def test_a_full_disk_leaves_the_previous_checkpoint(tworoom_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    train(small(tworoom_file, out, steps=12, save_every=100), progress=False)
-    done = _step(out)
-    longer = subprocess.run(
+def test_a_full_disk_leaves_the_previous_checkpoint(
+    tworoom_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(tworoom_file, tmp_path / "run")
+    write, calls = checkpoint.write_tensors, 0
+
+    def full(path: Path, tensors: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 5:  # two files a checkpoint: in the third one
+            path.write_bytes(b"half a file")
+            raise OSError(28, "No space left on device")
+        write(path, tensors)
+
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
+    with pytest.raises(InputError, match=r"step 10 could not be written.*No space left"):
+        train(config, progress=False)
+    monkeypatch.undo()
+    assert _step(config.out) == 5
+    load_model(config.out)
+    train(replace(config, resume=True), progress=False)
+    assert _step(config.out) == 12
+
+
+def test_a_full_disk_is_one_line(tworoom_file: Path, tmp_path: Path) -> None:
+    result = subprocess.run(
         command(tworoom_file, tmp_path / "other", 3),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert longer.returncode == 2
-    assert "could not be written" in longer.stderr
-    assert "Traceback" not in longer.stderr
+    assert result.returncode == 2
+    assert "could not be written" in result.stderr
+    assert "Traceback" not in result.stderr
     assert not list((tmp_path / "other").glob("*checkpoint-*"))
-    assert done == 12
-    load_model(out)
 
 
 def test_refusals(tworoom_file: Path, tmp_path: Path) -> None:
@@ -278,9 +296,7 @@ def test_two_trainers_in_one_folder(tworoom_file: Path, tmp_path: Path) -> None:
             train(small(tworoom_file, out), progress=False)
 
 
-def test_other_data_is_not_resumed_on(
-    tworoom_file: Path, dense_file: Path, tmp_path: Path
-) -> None:
+def test_other_data_is_not_resumed_on(tworoom_file: Path, dense_file: Path, tmp_path: Path) -> None:
     config = small(tworoom_file, tmp_path / "run", steps=3)
     train(config, progress=False)
     import shutil
@@ -294,7 +310,6 @@ def test_other_data_is_not_resumed_on(
 
 
 def test_trackers_are_fed(tworoom_file: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="pip install tensorboard to test this tracker")
     train(small(tworoom_file, tmp_path / "run", trackers=("tensorboard",)), progress=False)
     assert list((tmp_path / "run").rglob("events.out.tfevents*"))
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from bilinear_wm.errors import InputError
@@ -36,9 +36,14 @@ FIX = "restore the folder from a copy, or train again"
 
 def write_folder(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write weights, configuration and manifest into an existing folder."""
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    write_tensors(folder / WEIGHTS, tensors)
     (folder / CONFIG).write_text(json.dumps(dict(config), indent=2) + "\n")
     write_manifest(folder, (WEIGHTS, CONFIG))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file; trouble with the disk is an OSError, as anywhere else."""
+    path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
 
 def write_manifest(folder: Path, names: tuple[str, ...]) -> None:

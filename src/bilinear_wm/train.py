@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.torch import save_file
 from tqdm import tqdm
 
 from bilinear_wm import checkpoint
@@ -263,7 +262,7 @@ class _Run:
                 model.save_pretrained(fresh)
                 tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
                 tensors |= checkpoint.optimizer_tensors(self.optimizer)
-                save_file({k: v.contiguous() for k, v in tensors.items()}, fresh / TRAINING)
+                checkpoint.write_tensors(fresh / TRAINING, tensors)
                 facts = {
                     "step": self.step,
                     "seconds": self.seconds,

@@ -146,6 +146,20 @@ def test_the_objective_is_the_papers() -> None:
     torch.testing.assert_close(found.total, found.forward + 30 * found.inverse)
 
 
+def test_motion_units_do_not_care_about_the_latents_scale() -> None:
+    """Scaling latents and R together changes the paper's forward term, but not this one."""
+    z, actions = torch.randn(6, 4, 24).double(), torch.randn(6, 3, 10).double()
+    for unit, factor in (("latent", 9.0), ("motion", 1.0)):
+        model = small_model("bilinear", forward_unit=unit).double()
+        before = model.latent_loss(z, actions)
+        with torch.no_grad():
+            model.dynamics.scale.values.mul_(3)
+            model.dynamics.C.div_(3)  # C z stays what it was
+        after = model.latent_loss(3 * z, actions)
+        torch.testing.assert_close(after.forward, factor * before.forward)
+        torch.testing.assert_close(after.inverse, before.inverse)
+
+
 def test_the_residual_begins_as_nothing_and_never_takes_control() -> None:
     base = dynamics()
     made = ResidualDynamics(base, env_action_size=2, hidden=16).double()

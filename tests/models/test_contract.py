@@ -141,6 +141,8 @@ def test_the_papers_recipe_adds_nothing_to_the_paper() -> None:
     assert found["min_singular"] == 0
     assert found["inverse_weight"] == 30
     assert found["residual_hidden"] == 0
+    assert found["forward_unit"] == "latent"
+    assert found["gain_init"] == 1
     assert (config.num_frames, config.batch_size, config.steps) == (2, 256, 1000)
 
 

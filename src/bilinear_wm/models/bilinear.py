@@ -36,12 +36,18 @@ class BilinearConfig(ModelConfig):
     min_singular: epsilon of the paper's Problem (P): R^T R >= epsilon I by construction;
         0 leaves R free.
     inverse_weight: lambda of the paper's objective.
+    gain_init: R starts as this multiple of the identity.
+    forward_unit: What the forward error is measured in: `latent` units, as in the paper, or
+        `motion`, the mean squared change of the latent in a block. The second does not
+        depend on the latents' scale, so that shrinking them gains nothing.
     residual_hidden: Width of the planning residual; 0 while there is none.
     """
 
     normalization: Literal["cholqr", "none"] = "cholqr"
     min_singular: float = 0.0
     inverse_weight: float = 30.0
+    gain_init: float = 1.0
+    forward_unit: Literal["latent", "motion"] = "latent"
     residual_hidden: int = 0
 
 
@@ -54,6 +60,7 @@ class BilinearDynamics(Dynamics):
         action_size: int,
         normalization: Literal["cholqr", "none"] = "cholqr",
         min_singular: float = 0.0,
+        gain_init: float = 1.0,
     ) -> None:
         super().__init__()
         self.latent_size, self.action_size = d, m = latent_size, action_size
@@ -62,7 +69,9 @@ class BilinearDynamics(Dynamics):
         self.B = nn.Parameter(torch.randn(d, m) / d**0.5)
         self.C = nn.Parameter(torch.randn(d, m, d) * (0.5 / d))
         self.scale: FreeMatrix | BoundedMatrix = (
-            BoundedMatrix(m, min_singular) if min_singular > 0 else FreeMatrix(m)
+            BoundedMatrix(m, gain_init, min_singular)
+            if min_singular > 0
+            else FreeMatrix(m, gain_init)
         )
 
     @property
@@ -152,11 +161,11 @@ class BilinearDynamics(Dynamics):
 
 
 class FreeMatrix(nn.Module):
-    """A square matrix that starts as the identity."""
+    """A square matrix that starts as a multiple of the identity."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, start: float) -> None:
         super().__init__()
-        self.values = nn.Parameter(torch.eye(size))
+        self.values = nn.Parameter(start * torch.eye(size))
 
     def matrix(self) -> Tensor:
         return self.values
@@ -165,15 +174,15 @@ class FreeMatrix(nn.Module):
 class BoundedMatrix(nn.Module):
     """U diag(sqrt(epsilon) + softplus(s)) V^T: no singular value below sqrt(epsilon)."""
 
-    def __init__(self, size: int, min_singular: float) -> None:
+    def __init__(self, size: int, start: float, min_singular: float) -> None:
         super().__init__()
         self.root = min_singular**0.5
         self.left = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
         self.right = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
-        with torch.no_grad():  # start at the identity, as the free matrix does
+        with torch.no_grad():  # start as the free matrix does
             self.right.load_state_dict(self.left.state_dict())
-        start = max(1.0 - self.root, 1e-3)
-        self.spread = nn.Parameter(torch.full((size,), float(torch.tensor(start).expm1().log())))
+        above = torch.tensor(max(start - self.root, 1e-3))
+        self.spread = nn.Parameter(torch.full((size,), float(above.expm1().log())))
 
     def matrix(self) -> Tensor:
         singular = self.root + F.softplus(self.spread)
@@ -192,7 +201,11 @@ class BilinearWorldModel(WorldModel):
     def __init__(self, config: BilinearConfig) -> None:
         super().__init__(config)
         self.dynamics = BilinearDynamics(
-            config.latent_size, config.block_size, config.normalization, config.min_singular
+            config.latent_size,
+            config.block_size,
+            config.normalization,
+            config.min_singular,
+            config.gain_init,
         )
         if config.residual_hidden > 0:
             from bilinear_wm.models.residual import ResidualDynamics
@@ -204,11 +217,14 @@ class BilinearWorldModel(WorldModel):
     def latent_loss(
         self, z: Float[Tensor, "batch frames d"], actions: Float[Tensor, "batch frames-1 m"]
     ) -> Loss:
-        """Forward error + lambda * error of the recovered actions, as means."""
+        """Forward error + lambda * error of the recovered actions, as means (and the options)."""
         with torch.autocast(z.device.type, enabled=False):
             m_z, recovered, moved = self.dynamics.transition(z[:, :-1], z[:, 1:])
             forward = (moved - _apply(m_z, actions)).square().mean()
             inverse = (actions - recovered).square().mean()
+            if self.config.forward_unit == "motion":
+                motion = (z[:, 1:] - z[:, :-1]).square().mean()
+                forward = forward / motion.clamp_min(torch.finfo(z.dtype).tiny)
             return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
 
     @torch.no_grad()
