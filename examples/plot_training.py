@@ -1,6 +1,6 @@
 """Draw what a training run learned: its metrics, and the latents of held-out pictures.
 
-    python examples/plot_training.py runs/tworoom tworoom.h5 docs/images/tworoom-training.png
+python examples/plot_training.py runs/tworoom tworoom.h5 docs/images/tworoom-training.png
 """
 
 import json
