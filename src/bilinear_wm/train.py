@@ -11,18 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fcntl
 import json
 import math
-import os
 import shutil
 import signal
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -30,14 +25,14 @@ import torch
 from accelerate import Accelerator
 from tqdm import tqdm
 
-from bilinear_wm import checkpoint
+from bilinear_wm import checkpoint, run_folder
 from bilinear_wm.dataset import Batch, EpisodeDataset
 from bilinear_wm.diagnostics import calibrate, diagnose
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS
 from bilinear_wm.models.base import WorldModel
 
-TRAINING, PROGRESS, METRICS = "training.safetensors", "training.json", "metrics.jsonl"
+TRAINING, PROGRESS = "training.safetensors", "training.json"
 KEPT_CHECKPOINTS = 2
 ADAM_BETAS = (0.9, 0.999)
 
@@ -108,9 +103,9 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
     )
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
-            stack.enter_context(_locked(config))
+            stack.enter_context(run_folder.locked(config.out, config.resume))
         accelerator.wait_for_everyone()
-        signals = stack.enter_context(_caught_signals())
+        signals = stack.enter_context(run_folder.caught_signals())
         return _Run(config, accelerator, signals, progress).run()
 
 
@@ -141,7 +136,7 @@ class _Run:
             weight_decay=config.weight_decay,
         )
         self.step, self.seconds = 0, 0.0
-        if checkpoint_exists(config.out):
+        if run_folder.begun(config.out):
             self._restore()
         self.model.to(accelerator.device)
         self.wrapped, self.optimizer = accelerator.prepare(self.model, self.optimizer)
@@ -243,7 +238,7 @@ class _Run:
             **{f"train_{name}": value for name, value in numbers.items()},
             **self.diagnosis,
         }
-        with (self.config.out / METRICS).open("a") as file:
+        with (self.config.out / run_folder.METRICS).open("a") as file:
             file.write(json.dumps(row) + "\n")
         if self.config.trackers:
             self.accelerator.log(row, step=self.step)
@@ -307,7 +302,7 @@ class _Run:
         checkpoint.restore_optimizer(self.optimizer, tensors)
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
         if self.accelerator.is_main_process:
-            _forget_metrics_after(self.config.out / METRICS, self.step)
+            run_folder.forget_metrics_after(self.config.out / run_folder.METRICS, self.step)
 
     def _stop_requested(self) -> bool:
         if self.accelerator.num_processes == 1:
@@ -354,11 +349,6 @@ def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
     }
 
 
-def checkpoint_exists(out: Path) -> bool:
-    """Whether a run has been begun in `out`."""
-    return (out / checkpoint.LATEST).exists()
-
-
 def describe(row: dict[str, Any]) -> str:
     """A diagnosis in one line."""
     probes = {k[6:]: v for k, v in row.items() if k.startswith("probe_")}
@@ -373,63 +363,3 @@ def describe(row: dict[str, Any]) -> str:
         *([" ".join(f"{k} {v:.3f}" for k, v in probes.items())] if probes else []),
     ]
     return "  ".join(parts)
-
-
-def _forget_metrics_after(path: Path, step: int) -> None:
-    """Drop rows that the resumed run will write again."""
-    if not path.exists():
-        return
-    rows = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text("".join(row + "\n" for row in rows))
-    os.replace(fresh, path)
-
-
-def _step_of(line: str) -> float:
-    with contextlib.suppress(ValueError, KeyError):
-        return int(json.loads(line)["step"])
-    return math.inf  # a line that a kill cut short
-
-
-@contextlib.contextmanager
-def _locked(config: TrainConfig) -> Iterator[None]:
-    """Hold the training folder for this process alone, and clear what a kill left in it."""
-    out = config.out
-    if checkpoint_exists(out) and not config.resume:
-        raise InputError(
-            f"--out {out}: holds a run already; continue it with --resume or name another folder"
-        )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
-    except OSError as error:
-        raise InputError(f"--out {out}: cannot be written ({error.strerror})") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"--out {out}: another training is running there") from None
-        for leftover in out.glob(".checkpoint-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        yield
-
-
-@contextlib.contextmanager
-def _caught_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted and acted on between two steps."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        if caught:  # asked twice: do not wait
-            raise KeyboardInterrupt
-        caught.append(number)
-
-    previous = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -71,8 +71,13 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (len(self.action_names),), np.float32)
         self._goal: State | None = None
         self._pixels: Pixels | None = None
+        self._build()
 
     # What a new task defines.
+
+    @abc.abstractmethod
+    def _build(self) -> None:
+        """Make the simulator and whatever drawing needs."""
 
     @property
     @abc.abstractmethod

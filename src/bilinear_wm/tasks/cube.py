@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, Pixels, Policy, RenderQuality, State, Task
+from bilinear_wm.tasks.base import Action, Pixels, Policy, State, Task
 from bilinear_wm.tasks.scene import Scene, mujoco
 
 from dm_control import mjcf  # isort: skip  (after scene, which picks the GL backend)
@@ -52,22 +52,16 @@ class Cube(Task):
     goal_size = 3
     episode_steps: ClassVar[int] = 200
 
-    def __init__(
-        self,
-        image_size: int = 224,
-        render_quality: RenderQuality = "faithful",
-        render_mode: str = "rgb_array",
-    ) -> None:
-        super().__init__(image_size, render_quality, render_mode)
+    def _build(self) -> None:
         self._sim = _Simulator()
         self._model, self._data = self._sim.model, self._sim.data
         self._scene = Scene(
             self._model,
             "front_pixels",
-            image_size,
-            render_quality,
+            self.image_size,
+            self.render_quality,
             fast_samples=FAST_SAMPLES,
-            fast_merge=FAST_MERGE / image_size,
+            fast_merge=FAST_MERGE / self.image_size,
         )
 
     @property

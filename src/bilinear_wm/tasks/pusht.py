@@ -17,7 +17,6 @@ from bilinear_wm.tasks.base import (
     Action,
     Pixels,
     Policy,
-    RenderQuality,
     State,
     Task,
     sine_cosine,
@@ -68,13 +67,7 @@ class PushT(Task):
     goal_size = 7
     episode_steps: ClassVar[int] = 125
 
-    def __init__(
-        self,
-        image_size: int = 224,
-        render_quality: RenderQuality = "faithful",
-        render_mode: str = "rgb_array",
-    ) -> None:
-        super().__init__(image_size, render_quality, render_mode)
+    def _build(self) -> None:
         self._restore(np.array([256, 400, 256, 256, 0, 0, 0], np.float64))
         self._background = self._draw_background()
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, Pixels, Policy, RenderQuality, State, Task, sine_cosine
+from bilinear_wm.tasks.base import Action, Pixels, Policy, State, Task, sine_cosine
 from bilinear_wm.tasks.scene import Scene
 
 from dm_control.suite import reacher  # isort: skip  (after scene, which picks the GL backend)
@@ -26,18 +26,12 @@ class Reacher(Task):
     goal_size = 2
     episode_steps: ClassVar[int] = 200
 
-    def __init__(
-        self,
-        image_size: int = 224,
-        render_quality: RenderQuality = "faithful",
-        render_mode: str = "rgb_array",
-    ) -> None:
-        super().__init__(image_size, render_quality, render_mode)
+    def _build(self) -> None:
         self._physics = reacher.Physics.from_xml_string(*reacher.get_model_and_assets())
         model = self._physics.model.ptr
         model.mat("target").rgba[3] = 0  # the goal is a picture, not a ball in the scene
         self._wrist_range = model.joint("wrist").range.copy()
-        self._scene = Scene(model, 0, image_size, render_quality)
+        self._scene = Scene(model, 0, self.image_size, self.render_quality)
 
     @property
     def state(self) -> State:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, Pixels, Policy, RenderQuality, State, Task
+from bilinear_wm.tasks.base import Action, Pixels, Policy, State, Task
 
 CANVAS = 224
 SPEED = 5.0
@@ -44,17 +44,11 @@ class TwoRoom(Task):
     episode_steps: ClassVar[int] = 100
     behaviour_ends_at_goal = True
 
-    def __init__(
-        self,
-        image_size: int = CANVAS,
-        render_quality: RenderQuality = "faithful",
-        render_mode: str = "rgb_array",
-    ) -> None:
-        super().__init__(image_size, render_quality, render_mode)
+    def _build(self) -> None:
         self._position = np.zeros(2, np.float32)
-        scale = CANVAS / image_size
-        self._grid = ((np.arange(image_size) + 0.5) * scale - 0.5).astype(np.float32)
-        self._room = _draw_room(image_size)
+        scale = CANVAS / self.image_size
+        self._grid = ((np.arange(self.image_size) + 0.5) * scale - 0.5).astype(np.float32)
+        self._room = _draw_room(self.image_size)
 
     @property
     def state(self) -> State:
