@@ -38,7 +38,7 @@ class BilinearConfig(ModelConfig):
     inverse_weight: lambda of the paper's objective.
     gain_init: R starts as this multiple of the identity.
     forward_unit: What the forward error is measured in: `latent` units, as in the paper, or
-        `motion`, the mean squared change of the latent in a block. The second does not
+        `motion`, the typical squared change of the latent in a block. The second does not
         depend on the latents' scale, so that shrinking them gains nothing.
     residual_hidden: Width of the planning residual; 0 while there is none.
     """
@@ -223,8 +223,7 @@ class BilinearWorldModel(WorldModel):
             forward = (moved - _apply(m_z, actions)).square().mean()
             inverse = (actions - recovered).square().mean()
             if self.config.forward_unit == "motion":
-                motion = (z[:, 1:] - z[:, :-1]).square().mean()
-                forward = forward / motion.clamp_min(torch.finfo(z.dtype).tiny)
+                forward = forward / typical_motion(z)
             return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
 
     @torch.no_grad()
@@ -235,6 +234,17 @@ class BilinearWorldModel(WorldModel):
 
     def finalize(self, z: Float[Tensor, "batch d"]) -> None:
         self.dynamics.fold_gauge(z)
+
+
+def typical_motion(z: Float[Tensor, "batch frames d"]) -> Float[Tensor, ""]:
+    """The geometric mean over transitions of the mean squared change of the latent.
+
+    An arithmetic mean would reward an encoder that makes some rare change huge, like the step
+    through a door; a hundredth of it is added so that standing still counts, but not for ever.
+    """
+    change = (z[:, 1:] - z[:, :-1]).square().mean(-1)
+    floor = 0.01 * change.detach().mean() + torch.finfo(z.dtype).tiny
+    return (change + floor).log().mean().exp()
 
 
 def _apply(
