@@ -25,8 +25,8 @@ GL_PACKAGES = "apt-get install libegl1 libgl1 libgl1-mesa-dri  (Debian, Ubuntu)"
 
 if sys.platform == "linux" and "DISPLAY" not in os.environ:
     os.environ.setdefault("MUJOCO_GL", "egl")
-    # One rasteriser thread a process: pictures are drawn by several processes instead.
-    os.environ.setdefault("LP_NUM_THREADS", "1")
+    # Mesa draws in the calling thread: several processes use the cores better than its threads.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
 
 import mujoco as mujoco  # noqa: E402  (reads MUJOCO_GL when imported)
 
