@@ -239,8 +239,8 @@ class BilinearWorldModel(WorldModel):
 def typical_motion(z: Float[Tensor, "batch frames d"]) -> Float[Tensor, ""]:
     """The geometric mean over transitions of the mean squared change of the latent.
 
-    An arithmetic mean would reward an encoder that makes some rare change huge, like the step
-    through a door; a hundredth of it is added so that standing still counts, but not for ever.
+    Less swayed by a few large changes than the arithmetic mean, of which a hundredth is added so
+    that standing still counts, but not for ever.
     """
     change = (z[:, 1:] - z[:, :-1]).square().mean(-1)
     floor = 0.01 * change.detach().mean() + torch.finfo(z.dtype).tiny
