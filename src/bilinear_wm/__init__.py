@@ -21,17 +21,43 @@ if TYPE_CHECKING:
     from bilinear_wm.models.bilinear import BilinearWorldModel as BilinearWorldModel
     from bilinear_wm.models.lewm import LeWorldModel as LeWorldModel
     from bilinear_wm.models.smwm import SensorimotorWorldModel as SensorimotorWorldModel
+    from bilinear_wm.planning import (
+        AdamConfig as AdamConfig,
+        AdamPlanner as AdamPlanner,
+        CEMConfig as CEMConfig,
+        CEMPlanner as CEMPlanner,
+        GaussNewtonConfig as GaussNewtonConfig,
+        GaussNewtonPlanner as GaussNewtonPlanner,
+        ICEMConfig as ICEMConfig,
+        ICEMPlanner as ICEMPlanner,
+        MPPIConfig as MPPIConfig,
+        MPPIPlanner as MPPIPlanner,
+        Plan as Plan,
+        PlanProblem as PlanProblem,
+    )
     from bilinear_wm.tasks import TASK_NAMES as TASK_NAMES, make_task as make_task
     from bilinear_wm.tasks.base import Task as Task
     from bilinear_wm.train import TrainConfig as TrainConfig
 
 _HOME = {
+    "AdamConfig": "planning",
+    "AdamPlanner": "planning",
     "Batch": "dataset",
     "BilinearWorldModel": "models.bilinear",
+    "CEMConfig": "planning",
+    "CEMPlanner": "planning",
     "CollectConfig": "collect",
     "EpisodeDataset": "dataset",
+    "GaussNewtonConfig": "planning",
+    "GaussNewtonPlanner": "planning",
+    "ICEMConfig": "planning",
+    "ICEMPlanner": "planning",
     "InputError": "errors",
     "LeWorldModel": "models.lewm",
+    "MPPIConfig": "planning",
+    "MPPIPlanner": "planning",
+    "Plan": "planning",
+    "PlanProblem": "planning",
     "SensorimotorWorldModel": "models.smwm",
     "TASK_NAMES": "tasks",
     "Task": "tasks.base",

@@ -15,7 +15,7 @@ D, M, K = 12, 4, 5
 
 def dynamics(normalization: str = "cholqr", min_singular: float = 0.0) -> BilinearDynamics:
     torch.manual_seed(0)
-    made = BilinearDynamics(D, M, normalization, min_singular).double()  # type: ignore[arg-type]
+    made = BilinearDynamics(D, M, normalization, min_singular, env_action_size=2).double()  # type: ignore[arg-type]
     with torch.no_grad():
         made.A.add_(0.1 * torch.randn(D, D))
         made.C.mul_(20)
@@ -25,7 +25,7 @@ def dynamics(normalization: str = "cholqr", min_singular: float = 0.0) -> Biline
 
 
 def residual_dynamics() -> ResidualDynamics:
-    made = ResidualDynamics(dynamics(), env_action_size=2, hidden=16).double()
+    made = ResidualDynamics(dynamics(), hidden=16).double()
     torch.nn.init.normal_(made.residual[-1].weight, std=0.3)
     return made
 
@@ -162,7 +162,7 @@ def test_motion_units_do_not_care_about_the_latents_scale() -> None:
 
 def test_the_residual_begins_as_nothing_and_never_takes_control() -> None:
     base = dynamics()
-    made = ResidualDynamics(base, env_action_size=2, hidden=16).double()
+    made = ResidualDynamics(base, hidden=16).double()
     z, a = torch.randn(9, D).double(), torch.randn(9, M).double()
     torch.testing.assert_close(made.step(z, a), base.step(z, a))
     torch.nn.init.normal_(made.residual[-1].weight, std=1.0)

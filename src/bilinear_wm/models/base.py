@@ -39,6 +39,8 @@ class Dynamics(nn.Module, abc.ABC):
     latent_size: int
     action_size: int
     """Numbers in one model action (a block)."""
+    env_action_size: int
+    """Numbers in one environment action: a block is several of them."""
 
     @abc.abstractmethod
     def step(
@@ -121,6 +123,24 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         """The inverse of `to_env_actions`."""
         scaled = (raw - self.action_mean) / self.action_std
         return scaled.unflatten(-2, (-1, self.config.frame_skip)).flatten(-2)
+
+    def action_bounds(self, low: Any, high: Any) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """A box of raw actions as bounds on a block of model actions, for `PlanProblem`.
+
+        Rounded inwards, so that `to_env_actions` of anything inside is inside the raw box.
+        """
+        limits = []
+        for raw, inwards in ((low, torch.inf), (high, -torch.inf)):
+            limit = torch.as_tensor(raw, dtype=torch.float32, device=self.action_mean.device)
+            limit = limit.expand(self.config.action_size)
+            bound = (limit - self.action_mean) / self.action_std
+            for _ in range(8):
+                back = bound * self.action_std + self.action_mean
+                outside = back < limit if inwards > 0 else back > limit
+                further = torch.nextafter(bound, torch.full_like(bound, inwards))
+                bound = torch.where(outside, further, bound)
+            limits.append(bound.repeat(self.config.frame_skip))
+        return limits[0], limits[1]
 
     # Storing: huggingface-hub's mixin, with loading that is always strict.
 

@@ -26,6 +26,7 @@ from torch.nn.utils import parametrizations
 from bilinear_wm.models.base import Dynamics, Loss, WorldModel
 from bilinear_wm.models.cholqr import SHIFT, cholqr, factor, upper
 from bilinear_wm.models.config import ModelConfig
+from bilinear_wm.models.decoder import Decoder, shrunk
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class BilinearConfig(ModelConfig):
     min_singular: float = 0.0
     inverse_weight: float = 30.0
     gain_init: float = 1.0
-    forward_unit: Literal["latent", "motion"] = "latent"
+    forward_unit: Literal["latent", "motion", "noise"] = "latent"
+    picture_weight: float = 0.0
     residual_hidden: int = 0
 
 
@@ -61,9 +63,11 @@ class BilinearDynamics(Dynamics):
         normalization: Literal["cholqr", "none"] = "cholqr",
         min_singular: float = 0.0,
         gain_init: float = 1.0,
+        env_action_size: int | None = None,
     ) -> None:
         super().__init__()
         self.latent_size, self.action_size = d, m = latent_size, action_size
+        self.env_action_size = env_action_size or action_size
         self.normalization = normalization
         self.A = nn.Parameter(torch.eye(d))
         self.B = nn.Parameter(torch.randn(d, m) / d**0.5)
@@ -81,9 +85,13 @@ class BilinearDynamics(Dynamics):
 
     def directions(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
         """B + C z."""
+        return self.B + self.spread(z)
+
+    def spread(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
+        """C z."""
         # z @ C^T with the long side last runs several times faster than C @ z.
-        spread = z @ self.C.view(-1, self.latent_size).T
-        return self.B + spread.unflatten(-1, (self.latent_size, self.action_size))
+        flat = z @ self.C.view(-1, self.latent_size).T
+        return flat.unflatten(-1, (self.latent_size, self.action_size))
 
     def action_map(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
         """M(z)."""
@@ -130,7 +138,7 @@ class BilinearDynamics(Dynamics):
             dQ = W - Q U(X),    U(X) = triu(X) + tril(X, -1)^T
             z'dot = A zdot + Mdot w - Q U(X) b + Q R adot
         """
-        tangent = torch.einsum("ijl,...lk->...kij", self.C, z_dot)
+        tangent = self.spread(z_dot.mT)
         drift, drift_dot = z @ self.A.T, self.A @ z_dot
         if self.normalization == "none":
             m_z = self.directions(z)
@@ -206,13 +214,14 @@ class BilinearWorldModel(WorldModel):
             config.normalization,
             config.min_singular,
             config.gain_init,
+            config.action_size,
         )
+        if config.picture_weight > 0:
+            self.decoder = Decoder(config.latent_size)
         if config.residual_hidden > 0:
             from bilinear_wm.models.residual import ResidualDynamics
 
-            self.dynamics = ResidualDynamics(
-                self.dynamics, config.action_size, config.residual_hidden
-            )
+            self.dynamics = ResidualDynamics(self.dynamics, config.residual_hidden)
 
     def latent_loss(
         self, z: Float[Tensor, "batch frames d"], actions: Float[Tensor, "batch frames-1 m"]
@@ -224,7 +233,19 @@ class BilinearWorldModel(WorldModel):
             inverse = (actions - recovered).square().mean()
             if self.config.forward_unit == "motion":
                 forward = forward / typical_motion(z)
+            if self.config.forward_unit == "noise":
+                forward = 0.5 * self.config.latent_size * forward
             return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
+
+    def loss(self, pixels: Tensor, actions: Tensor) -> Loss:
+        if self.config.picture_weight == 0:
+            return super().loss(pixels, actions)
+        z = self.encoder(pixels)
+        loss = self.latent_loss(z, actions)
+        drawn = self.decoder(z + torch.randn_like(z))
+        picture = (drawn - shrunk(pixels)).square().sum((-3, -2, -1)).mean()
+        total = loss.total + self.config.picture_weight * picture
+        return Loss(total, loss.forward, loss.inverse, picture)
 
     @torch.no_grad()
     def vitals(self) -> dict[str, float]:

@@ -85,7 +85,8 @@ def make_stem(config: ModelConfig) -> tuple[nn.Module, int]:
     halvings = config.patch_size.bit_length() - 1
     channels = [3] + [max(config.width >> (halvings - 1 - i), 16) for i in range(halvings)]
     for before, after in itertools.pairwise(channels):
-        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.GELU()]
+        # Without the batch norms the stem sees where things are long before how they are turned.
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), BatchNorm(after), nn.GELU()]
     layers[-1] = Rearrange("n c h w -> n (h w) c")
     return nn.Sequential(*layers), side**2
 
@@ -100,23 +101,27 @@ class Projector(nn.Sequential):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """BatchNorm1d whose statistics are those of the global batch.
+    """Batch norm of rows (..., channels) or maps (n, channels, h, w), over all processes.
 
     torch's SyncBatchNorm needs a GPU; this one averages over processes on any device, so that
-    n processes compute what one would. Rows may carry further leading axes.
+    n processes compute what one would.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        flat = input.reshape(-1, input.shape[-1])
-        if self.training and dist.is_available() and dist.is_initialized():
-            return self._normalize_together(flat).view_as(input)
-        return super().forward(flat).view_as(input)
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any shape with the channels second."""
 
-    def _normalize_together(self, rows: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input if input.ndim == 4 else input.reshape(-1, input.shape[-1])
+        if self.training and dist.is_available() and dist.is_initialized():
+            return self._normalize_together(x).view_as(input)
+        return super().forward(x).view_as(input)
+
+    def _normalize_together(self, x: Tensor) -> Tensor:
         from torch.distributed.nn.functional import all_reduce
 
-        rows = rows.float()
-        moments = torch.stack([rows.mean(0), rows.square().mean(0)])
+        x = x.float()
+        others = [axis for axis in range(x.ndim) if axis != 1]
+        moments = torch.stack([x.mean(others), x.square().mean(others)])
         mean, square = all_reduce(moments) / dist.get_world_size()
         variance = (square - mean.square()).clamp_min(0)
         with torch.no_grad():
@@ -127,7 +132,9 @@ class BatchNorm(nn.BatchNorm1d):
             momentum = (
                 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
             )
-            count = len(rows) * dist.get_world_size()
+            count = x.numel() // x.shape[1] * dist.get_world_size()
             self.running_mean.lerp_(mean, momentum)
             self.running_var.lerp_(variance * count / max(count - 1, 1), momentum)
-        return (rows - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
+        scale = (variance + self.eps).rsqrt() * self.weight
+        channels = (1, -1) + (1,) * (x.ndim - 2)
+        return (x - mean.view(channels)) * scale.view(channels) + self.bias.view(channels)

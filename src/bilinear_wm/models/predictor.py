@@ -51,6 +51,7 @@ class PredictorDynamics(Dynamics):
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__()
         self.latent_size, self.action_size = config.latent_size, config.block_size
+        self.env_action_size = config.action_size
         self.history = config.history
         width = config.latent_size
         self.embed_action = nn.Sequential(

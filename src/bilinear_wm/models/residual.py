@@ -22,15 +22,15 @@ class ResidualDynamics(BilinearDynamics):
 
     Args:
         base: The dynamics to extend; its parameters become this module's, frozen.
-        env_action_size: Numbers in one environment action: a block is several of them.
         hidden: Width of the residual network.
     """
 
     coherent: Tensor
 
-    def __init__(self, base: BilinearDynamics, env_action_size: int, hidden: int) -> None:
+    def __init__(self, base: BilinearDynamics, hidden: int) -> None:
         nn.Module.__init__(self)
         self.latent_size, self.action_size = d, m = base.latent_size, base.action_size
+        self.env_action_size = base.env_action_size
         self.normalization = base.normalization
         self.A, self.B, self.C, self.scale = base.A, base.B, base.C, base.scale
         for parameter in self.parameters():
@@ -41,8 +41,8 @@ class ResidualDynamics(BilinearDynamics):
         self.residual = nn.Sequential(
             nn.Linear(d + m, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), last
         )  # fmt: skip
-        repeats = m // env_action_size
-        coherent = torch.eye(env_action_size).repeat(repeats, 1) / repeats**0.5
+        repeats = m // base.env_action_size
+        coherent = torch.eye(base.env_action_size).repeat(repeats, 1) / repeats**0.5
         self.register_buffer("coherent", coherent, persistent=False)
 
     def step(
@@ -61,7 +61,7 @@ class ResidualDynamics(BilinearDynamics):
     ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d k"]]:
         """Adds d[(I - P P^T) r] = (I - P P^T) rdot - Pdot P^T r - P Pdot^T r."""
         z_next, z_next_dot = super().step_jvp(z, a, z_dot, a_dot)
-        tilde_dot = torch.einsum("ijl,...lk->...kij", self.C, z_dot)
+        tilde_dot = self.spread(z_dot.mT)
         if self.normalization == "none":
             m_z, m_dot = self.directions(z), tilde_dot
         else:

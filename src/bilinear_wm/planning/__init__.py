@@ -1,0 +1,34 @@
+"""Planners: (dynamics, problem) to plan. They never see an encoder, an environment or a logger."""
+
+from bilinear_wm.planning.adam import AdamConfig, AdamPlanner
+from bilinear_wm.planning.base import Plan, Planner, PlannerConfig, PlanProblem
+from bilinear_wm.planning.cem import CEMConfig, CEMPlanner
+from bilinear_wm.planning.gauss_newton import GaussNewtonConfig, GaussNewtonPlanner
+from bilinear_wm.planning.icem import ICEMConfig, ICEMPlanner
+from bilinear_wm.planning.mppi import MPPIConfig, MPPIPlanner
+
+PLANNERS: dict[str, type[Planner]] = {
+    "gauss-newton": GaussNewtonPlanner,
+    "cem": CEMPlanner,
+    "icem": ICEMPlanner,
+    "mppi": MPPIPlanner,
+    "adam": AdamPlanner,
+}
+
+__all__ = [
+    "PLANNERS",
+    "AdamConfig",
+    "AdamPlanner",
+    "CEMConfig",
+    "CEMPlanner",
+    "GaussNewtonConfig",
+    "GaussNewtonPlanner",
+    "ICEMConfig",
+    "ICEMPlanner",
+    "MPPIConfig",
+    "MPPIPlanner",
+    "Plan",
+    "PlanProblem",
+    "Planner",
+    "PlannerConfig",
+]

@@ -1,0 +1,328 @@
+"""What every planner takes and gives: a problem in latent space, a plan, and a promise.
+
+    planner = GaussNewtonPlanner(model.dynamics)
+    plan = planner.plan(PlanProblem(z0=z, z_goal=z_goal, horizon=5))
+
+Whatever comes in, `plan.actions` are finite, of the right shape, inside the box, and never cost
+more than what the search started from. Planners keep nothing between calls: a call is a function
+of its arguments and the configuration, so that threads may share a planner.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Protocol, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness, Term
+
+Status = Literal["converged", "max_iterations", "deadline", "diverged", "bad_input"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+LARGEST = 1e12
+"""Numbers beyond this are taken for garbage: their squares overflow single precision soon."""
+
+
+class PlannableDynamics(Protocol):
+    """What planners need of a dynamics; `step_jvp` too, for analytic sensitivities."""
+
+    latent_size: int
+    action_size: int
+    env_action_size: int
+
+    def rollout(self, z0: Tensor, actions: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class PlanProblem:
+    """Where to go from where; one problem, or a batch with a leading axis.
+
+    Attributes:
+        z0: The latent now, (d) or (batch, d).
+        z_goal: The latent to reach, of the same shape.
+        horizon: Blocks to plan.
+        action_low: Lower bounds of a block in model units, see `WorldModel.action_bounds`.
+        action_high: Upper bounds.
+        path: Latents to pass after each block, (horizon, d) or (batch, horizon, d); counts where
+            the planner's `stage_weight` is positive. By default the goal itself.
+    """
+
+    z0: Tensor
+    z_goal: Tensor
+    horizon: int = 5
+    action_low: Tensor | None = None
+    action_high: Tensor | None = None
+    path: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.horizon, int) or self.horizon < 1:
+            raise InputError(f"horizon: expected at least one block, found {self.horizon!r}")
+        if self.z0.ndim not in (1, 2) or self.z0.shape != self.z_goal.shape:
+            raise InputError(
+                "z0, z_goal: expected two latents (d) or two batches (batch, d), found "
+                f"{tuple(self.z0.shape)} and {tuple(self.z_goal.shape)}"
+            )
+        shape = (*self.z0.shape[:-1], self.horizon, self.z0.shape[-1])
+        if self.path is not None and self.path.shape != shape:
+            raise InputError(f"path: expected shape {shape}, found {tuple(self.path.shape)}")
+        if (self.action_low is None) != (self.action_high is None):
+            raise InputError("action_low, action_high: expected both or neither, found one")
+        if self.action_low is not None and self.action_high is not None:
+            if self.action_low.shape != self.action_high.shape or self.action_low.ndim != 1:
+                raise InputError(
+                    "action_low, action_high: expected two vectors of one block's length, found "
+                    f"{tuple(self.action_low.shape)} and {tuple(self.action_high.shape)}"
+                )
+            if not bool((self.action_low <= self.action_high).all()):
+                raise InputError("action_low: expected at most action_high, found more (or NaN)")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, and what the model expects of it. Batched like its problem."""
+
+    actions: Tensor
+    """(horizon, m) or (batch, horizon, m): blocks of model actions."""
+    latents: Tensor
+    """(horizon + 1, d) or (batch, horizon + 1, d): predictions, the present first."""
+    cost: Tensor
+    """The objective; infinite where the model overflows, NaN after bad input."""
+    status: Status | tuple[Status, ...]
+    iterations: int | tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PlannerConfig:
+    """The objective, common to all planners.
+
+    Attributes:
+        goal_weight: lambda_g of the paper's table, on 1/2 |z_H - z_goal|^2.
+        stage_weight: The same for the latents on the way, against the path or the goal.
+        effort: c, on 1/2 |a|^2.
+        smoothness: On half the squared changes between consecutive environment actions.
+        seed: Of whatever is random; the same call gives the same plan.
+    """
+
+    goal_weight: float = 1.0
+    stage_weight: float = 0.0
+    effort: float = 0.0
+    smoothness: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("goal_weight", "stage_weight", "effort", "smoothness"):
+            require(name, getattr(self, name) >= 0, "a number that is not negative", self)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A checked problem, ready to be searched: `batch` problems with everything they need."""
+
+    z0: Float[Tensor, "batch d"]
+    objective: Objective
+    start: Float[Tensor, "batch h m"]
+    """Where to begin, inside the box."""
+    low: Float[Tensor, " m"] | None
+    high: Float[Tensor, " m"] | None
+    stop_at: float
+    """On the clock of `time.perf_counter`."""
+
+    def clamp(self, actions: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch m"]:
+        """The nearest actions in the box."""
+        return actions if self.low is None else actions.clamp(self.low, self.high)
+
+    def out_of_time(self) -> bool:
+        return time.perf_counter() >= self.stop_at
+
+    def rows(self, index: Tensor) -> Search:
+        """Some of the problems."""
+        return replace(
+            self,
+            z0=self.z0[index],
+            objective=self.objective.rows(index),
+            start=self.start[index],
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best plans of a search, with how it ended for each."""
+
+    actions: Float[Tensor, "batch h m"]
+    cost: Float[Tensor, " batch"]
+    status: Sequence[Status]
+    iterations: Sequence[int]
+    latents: Float[Tensor, "batch h+1 d"] | None = None
+    """What the search predicted for them, if it kept that."""
+
+
+class Planner(abc.ABC):
+    """Checks problems and keeps the promise; a kind of planner only searches."""
+
+    def __init__(self, dynamics: PlannableDynamics, config: PlannerConfig) -> None:
+        for name in ("latent_size", "action_size", "env_action_size", "rollout"):
+            if not hasattr(dynamics, name):
+                raise InputError(
+                    f"dynamics: expected a model's dynamics with `{name}`, "
+                    f"found {type(dynamics).__name__}; pass model.dynamics"
+                )
+        if dynamics.env_action_size < 1 or dynamics.action_size % dynamics.env_action_size:
+            raise InputError(
+                f"dynamics: expected blocks of whole actions, found {dynamics.action_size} numbers "
+                f"a block and {dynamics.env_action_size} an action"
+            )
+        self.dynamics, self.config = dynamics, config
+
+    @abc.abstractmethod
+    def _search(self, search: Search) -> Found:
+        """Look for good plans; `search.start` is one to beat."""
+
+    @torch.no_grad()
+    def plan(
+        self,
+        problem: PlanProblem,
+        *,
+        warm_start: Tensor | None = None,
+        deadline_s: float | None = None,
+    ) -> Plan:
+        """Plan a problem or a batch of them.
+
+        Args:
+            problem: What to reach.
+            warm_start: Blocks to begin from, (horizon, m) with the problem's batch axis if any:
+                usually the rest of the previous plan. It is also what comes back when latents or
+                goal are not finite (else zeros), with status `bad_input`.
+            deadline_s: Return the best plan found after this many seconds (status `deadline`).
+        """
+        begun = time.perf_counter()
+        z0, goal, path, start, low, high = self._tensors(problem, warm_start)
+        usable = torch.stack([_sane(x) for x in (z0, goal, path, start)]).all(0)
+        start = torch.where(_sane(start)[:, None, None], start, 0.0)
+        if low is not None:
+            start = start.clamp(low, high)
+        stop_at = torch.inf if deadline_s is None else begun + deadline_s
+        search = Search(z0, self._objective(goal, path), start, low, high, stop_at)
+        everything = bool(usable.all())
+        found = self._search(search) if everything else self._search_some(search, usable)
+        latents = found.latents
+        if latents is None:
+            latents = self.dynamics.rollout(z0, found.actions)
+        seconds = time.perf_counter() - begun
+        if problem.z0.ndim == 1:
+            (status,), (iterations,) = found.status, found.iterations
+            return Plan(found.actions[0], latents[0], found.cost[0], status, iterations, seconds)
+        return Plan(
+            found.actions,
+            latents,
+            found.cost,
+            tuple(found.status),
+            tuple(found.iterations),
+            seconds,
+        )
+
+    def _search_some(self, search: Search, usable: Tensor) -> Found:
+        """Search the usable problems; the others get their start back."""
+        actions, cost = search.start.clone(), search.z0.new_full((len(usable),), torch.nan)
+        status: list[Status] = ["bad_input"] * len(usable)
+        iterations = [0] * len(usable)
+        rows = usable.nonzero().squeeze(-1)
+        if len(rows):
+            found = self._search(search.rows(rows))
+            actions[rows], cost[rows] = found.actions, found.cost
+            for place, row in enumerate(rows.tolist()):
+                status[row], iterations[row] = found.status[place], found.iterations[place]
+        return Found(actions, cost, status, iterations)
+
+    def _tensors(
+        self, problem: PlanProblem, warm_start: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Everything in the dynamics' dtype and device, with a batch axis."""
+        d, m, h = self.dynamics.latent_size, self.dynamics.action_size, problem.horizon
+        if problem.z0.shape[-1] != d:
+            raise InputError(
+                f"z0, z_goal: expected latents of {d} numbers, found {problem.z0.shape[-1]}"
+            )
+        like = next(iter(self.dynamics.parameters()))  # type: ignore[attr-defined]
+        batch = problem.z0.shape[:-1]
+        z0 = problem.z0.to(like).view(-1, d)
+        goal = problem.z_goal.to(like).view(-1, d)
+        path = goal[:, None].expand(-1, h, -1)
+        if problem.path is not None:
+            path = problem.path.to(like).view(-1, h, d)
+        if warm_start is None:
+            start = z0.new_zeros(len(z0), h, m)
+        elif warm_start.shape == (*batch, h, m):
+            start = warm_start.to(like).view(-1, h, m)
+        else:
+            raise InputError(
+                f"warm_start: expected shape {(*batch, h, m)}, found {tuple(warm_start.shape)}"
+            )
+        low, high = problem.action_low, problem.action_high
+        if low is None or high is None:
+            return z0, goal, path, start, None, None
+        if len(low) != m:
+            raise InputError(
+                f"action_low, action_high: expected {m} numbers, found {len(low)}; "
+                "model.action_bounds makes them from the environment's"
+            )
+        return z0, goal, path, start, low.to(like), high.to(like)
+
+    def _objective(self, goal: Tensor, path: Tensor) -> Objective:
+        config, horizon = self.config, path.shape[1]
+        targets = torch.cat([path[:, :-1], goal[:, None]], dim=1)
+        weights = (config.stage_weight,) * (horizon - 1) + (config.goal_weight,)
+        terms: list[Term] = [Reach(targets, weights)]
+        if config.effort:
+            terms.append(Effort(config.effort))
+        if config.smoothness:
+            terms.append(Smoothness(config.smoothness, self.dynamics.env_action_size))
+        return Objective(tuple(terms))
+
+
+def require(name: str, holds: bool, expected: str, config: PlannerConfig) -> None:
+    """Refuse a configuration with a sentence that names the field."""
+    if not holds:
+        names = {field.name for field in fields(config)}
+        found = getattr(config, name) if name in names else None
+        raise InputError(f"{name}: expected {expected}, found {found!r}")
+
+
+def evaluate(
+    dynamics: PlannableDynamics,
+    search: Search,
+    candidates: Float[Tensor, "batch samples h m"],
+    max_rows: int = 2048,
+) -> Float[Tensor, "batch samples"]:
+    """The cost of several plans a problem, a bounded number of rollouts at a time."""
+    batch, samples = candidates.shape[:2]
+    problems_at_once = max(max_rows // samples, 1)
+    costs = []
+    for rows in torch.arange(batch, device=candidates.device).split(problems_at_once):
+        some = search if len(rows) == batch else search.rows(rows)
+        parts = []
+        for plans in candidates[rows].split(max_rows, dim=1):
+            z0 = some.z0[:, None].expand(-1, plans.shape[1], -1)
+            parts.append(some.objective.value(dynamics.rollout(z0, plans), plans))
+        costs.append(torch.cat(parts, dim=1))
+    return torch.cat(costs)
+
+
+def found_by(status: Status, actions: Tensor, cost: Tensor, iterations: int) -> Found:
+    """The result of a search whose problems all ended alike, but for overflow."""
+    ends: list[Status] = [
+        status if finite else "diverged" for finite in torch.isfinite(cost).tolist()
+    ]
+    return Found(actions, cost, ends, [iterations] * len(actions))
+
+
+def _sane(x: Float[Tensor, "batch ..."]) -> Tensor:
+    """Which rows are finite and of a size that a model can have produced."""
+    return (x.abs() < LARGEST).flatten(1).all(1)

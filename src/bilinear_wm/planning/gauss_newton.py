@@ -1,0 +1,257 @@
+"""Gauss-Newton: the planner that world models with bilinear dynamics are made for.
+
+With plans a, endpoint z_H(a), e = z_H - z*, the objective (paper, Eq. 5) is
+
+    L(a) = 1/2 |z_H(a) - z*|^2 + c/2 |a|^2.
+
+Replace z_H(a + E delta) by z_H(a) + J E delta, where E spans the directions that are searched: the
+environment actions of a block move together, because what they do apart is hardly visible in the
+next latent and only spoils the conditioning. The minimum of the resulting quadratic is at
+
+    [E^T J^T J E + (c + mu) I] delta = -[E^T J^T e + c E^T a],
+
+a system of a few unknowns. The damping mu keeps it regular. Of the steps 1, 1/2, 1/4, 1/8 the
+first that lowers the true objective is taken; bounds are kept by projecting each trial, and
+directions that push out of the box are left out of the system.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.planning.base import (
+    Found,
+    PlannableDynamics,
+    Planner,
+    PlannerConfig,
+    Search,
+    Status,
+    evaluate,
+    require,
+)
+from bilinear_wm.planning.kernel import Kernel, kernel_for
+from bilinear_wm.planning.objective import Quadratic
+from bilinear_wm.planning.sensitivity import analytic, coherent_lift, finite_difference
+
+STEPS = (1.0, 0.5, 0.25, 0.125)
+
+
+@dataclass(frozen=True)
+class GaussNewtonConfig(PlannerConfig):
+    """Settings, named as in the paper's table where it has them.
+
+    Attributes:
+        effort: c.
+        damping: mu.
+        iterations: Largest number of them.
+        tolerance: Stop when an iteration lowers the cost by less than this share of it.
+        coherent: Move the environment actions of a block together; otherwise each by itself.
+        refreshed_blocks: n_b, the blocks that one iteration changes, in turn; None for all.
+        candidates: n_cand further plans to begin from: half along the negative gradient, half
+            random around the start. The best begins.
+        spread: rho, how far they lie from the start, in standard deviations of an action.
+        starts: Search from this many of the best candidates, and keep the best result.
+        sensitivities: `analytic` where the dynamics offers tangents, else `finite-difference`.
+        compiled: Use the compiled kernel for single problems where it applies.
+    """
+
+    effort: float = 0.01
+    damping: float = 1e-4
+    iterations: int = 40
+    tolerance: float = 1e-6
+    coherent: bool = True
+    refreshed_blocks: int | None = None
+    candidates: int = 0
+    spread: float = 1.0
+    starts: int = 1
+    sensitivities: Literal["analytic", "finite-difference"] | None = None
+    compiled: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("damping", self.damping > 0, "a positive number", self)
+        require("tolerance", self.tolerance >= 0, "a number that is not negative", self)
+        require("iterations", self.iterations >= 1, "at least 1", self)
+        require("candidates", self.candidates >= 0, "a number that is not negative", self)
+        require("spread", self.spread > 0, "a positive number", self)
+        require("starts", 1 <= self.starts <= 1 + self.candidates, "1 to 1 + candidates", self)
+        blocks = self.refreshed_blocks
+        require("refreshed_blocks", blocks is None or blocks >= 1, "at least 1, or None", self)
+
+
+class GaussNewtonPlanner(Planner):
+    """Gauss-Newton with damping, line search and bounds; see the module's text."""
+
+    config: GaussNewtonConfig
+
+    def __init__(
+        self, dynamics: PlannableDynamics, config: GaussNewtonConfig | None = None
+    ) -> None:
+        config = config or GaussNewtonConfig()
+        super().__init__(dynamics, config)
+        has_tangents = hasattr(dynamics, "step_jvp")
+        if config.sensitivities == "analytic" and not has_tangents:
+            raise InputError(
+                "sensitivities: expected 'finite-difference' for a dynamics without tangents "
+                f"({type(dynamics).__name__}), found 'analytic'"
+            )
+        self._differentiate = (
+            finite_difference
+            if config.sensitivities == "finite-difference" or not has_tangents
+            else analytic
+        )
+        like = next(iter(dynamics.parameters()))  # type: ignore[attr-defined]
+        env_size = dynamics.env_action_size if config.coherent else dynamics.action_size
+        self._lift = coherent_lift(dynamics.action_size, env_size, like)
+        self._kernel: Kernel | None = None
+        if config.compiled and self._differentiate is analytic:
+            self._kernel = kernel_for(dynamics, self._lift, config)
+
+    def _search(self, search: Search) -> Found:
+        starts = self._starts(search)
+        if self._kernel is not None and starts.shape[:2] == (1, 1):
+            return self._kernel.search(search, starts[0, 0])
+        batch, count = starts.shape[:2]
+        if count == 1:
+            return self._descend(search, starts[:, 0])
+        # Several starts a problem are further problems; the best result counts.
+        rows = torch.arange(batch, device=starts.device).repeat_interleave(count)
+        found = self._descend(search.rows(rows), starts.flatten(0, 1))
+        best = found.cost.view(batch, count).argmin(-1) + count * torch.arange(batch)
+        chosen = best.tolist()
+        return Found(
+            found.actions[best],
+            found.cost[best],
+            [found.status[i] for i in chosen],
+            [found.iterations[i] for i in chosen],
+        )
+
+    def _descend(self, search: Search, actions: Float[Tensor, "batch h m"]) -> Found:
+        config, horizon = self.config, actions.shape[1]
+        batch = len(actions)
+        actions = actions.clone()
+        cost = evaluate(self.dynamics, search, actions[:, None])[:, 0]
+        status: list[Status] = ["max_iterations"] * batch
+        iterations = [0] * batch
+        rows = torch.arange(batch, device=actions.device)  # problems still being searched
+        quiet = torch.zeros(batch, dtype=torch.long, device=actions.device)
+        refreshed = min(config.refreshed_blocks or horizon, horizon)
+        rounds = math.ceil(horizon / refreshed)  # iterations until every block had its turn
+        for iteration in range(config.iterations):
+            if search.out_of_time():
+                for row in rows.tolist():
+                    status[row] = "deadline"
+                break
+            some = search if len(rows) == batch else search.rows(rows)
+            blocks = sorted((iteration * refreshed + i) % horizon for i in range(refreshed))
+            stepped, lower = self._iterate(some, actions[rows], cost[rows], blocks)
+            gained = cost[rows] - lower
+            small = ~(gained > config.tolerance * cost[rows])
+            actions[rows], cost[rows] = stepped, lower
+            quiet[rows] = torch.where(small, quiet[rows] + 1, 0)
+            for row in rows.tolist():
+                iterations[row] += 1
+            done = quiet[rows] >= rounds
+            for row in rows[done].tolist():
+                status[row] = "converged"
+            rows = rows[~done]
+            if len(rows) == 0:
+                break
+        for row in (~torch.isfinite(cost)).nonzero().flatten().tolist():
+            status[row] = "diverged"
+        return Found(actions, cost, status, iterations)
+
+    def _iterate(
+        self, search: Search, actions: Tensor, cost: Tensor, blocks: list[int]
+    ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"]]:
+        """One step for each problem; where none of the lengths helps, nothing changes."""
+        latents, tangents = self._differentiate(
+            self.dynamics, search.z0, actions, self._lift, blocks
+        )
+        local = search.objective.quadratic(latents, actions, tangents)
+        free = _free(search, actions, local.gradient, tangents.actions)
+        delta = _solve(local, self.config.damping, free)
+        step = (tangents.actions @ delta[:, None, :, None]).squeeze(-1)
+        lengths = actions.new_tensor(STEPS)[:, None, None]
+        trials = search.clamp(actions[:, None] + lengths * step[:, None])
+        trials = torch.where(torch.isfinite(trials), trials, actions[:, None])
+        costs = evaluate(self.dynamics, search, trials)
+        lower = costs < cost[:, None]
+        first = lower.int().argmax(-1)
+        rows = torch.arange(len(actions), device=actions.device)
+        improved = lower.any(-1)
+        chosen = torch.where(improved[:, None, None], trials[rows, first], actions)
+        return chosen, torch.where(improved, costs[rows, first], cost)
+
+    def _starts(self, search: Search) -> Float[Tensor, "batch starts h m"]:
+        """The best of the start and its candidates.
+
+        Random ones are the same for every problem of a batch, so that a plan does not depend on
+        its neighbours.
+        """
+        config = self.config
+        if config.candidates == 0:
+            return search.start[:, None]
+        horizon = search.start.shape[1]
+        blocks = list(range(horizon))
+        latents, tangents = self._differentiate(
+            self.dynamics, search.z0, search.start, self._lift, blocks
+        )
+        gradient = search.objective.quadratic(latents, search.start, tangents).gradient
+        downhill = -(tangents.actions @ gradient[:, None, :, None]).squeeze(-1)
+        downhill = torch.nan_to_num(downhill)
+        size = downhill.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-30)
+        aligned = math.ceil(config.candidates / 2)
+        lengths = config.spread * torch.linspace(0, 1, aligned + 1)[1:].to(downhill)
+        along = (downhill / size)[:, None] * lengths[:, None, None]
+        noise = self._noise(config.candidates - aligned, horizon).to(downhill)
+        offsets = torch.cat([along, noise.expand(len(along), -1, -1, -1)], dim=1)
+        plans = search.clamp(search.start[:, None] + offsets)
+        plans = torch.cat([search.start[:, None], plans], dim=1)
+        best = evaluate(self.dynamics, search, plans).topk(config.starts, largest=False).indices
+        return plans.gather(1, best[..., None, None].expand(-1, -1, *plans.shape[2:]))
+
+    def _noise(self, count: int, horizon: int) -> Float[Tensor, "count h m"]:
+        """Random coherent plans of root mean square `spread`."""
+        m, r = self._lift.shape
+        generator = torch.Generator().manual_seed(self.config.seed)
+        white = torch.randn(count, horizon, r, generator=generator)
+        repeats = (m / r) ** 0.5
+        return self.config.spread * repeats * (white @ self._lift.cpu().float().mT)
+
+
+def _free(
+    search: Search, actions: Tensor, gradient: Tensor, lifts: Float[Tensor, "h m k"]
+) -> Bool[Tensor, "batch k"]:
+    """Directions in which going downhill does not press every action against its bound."""
+    if search.low is None or search.high is None:
+        return torch.ones_like(gradient, dtype=torch.bool)
+    downhill = -gradient[:, None, None] * lifts  # (batch, h, m, k)
+    stuck_low = (actions <= search.low)[..., None] & (downhill < 0)
+    stuck_high = (actions >= search.high)[..., None] & (downhill > 0)
+    stuck = stuck_low | stuck_high | (lifts == 0)
+    return ~stuck.all(1).all(1)
+
+
+def _solve(
+    local: Quadratic, damping: float, free: Bool[Tensor, "batch k"]
+) -> Float[Tensor, "batch k"]:
+    """The damped Gauss-Newton direction in the free directions; zero in the others."""
+    size = local.gradient.shape[-1]
+    eye = torch.eye(size, dtype=local.gradient.dtype, device=local.gradient.device)
+    both = free[:, :, None] & free[:, None, :]
+    system = torch.where(both, local.hessian, 0.0) + damping * eye
+    gradient = torch.where(free, local.gradient, 0.0)
+    broken = ~(torch.isfinite(system).all(-1).all(-1) & torch.isfinite(gradient).all(-1))
+    system = torch.where(broken[:, None, None], eye, system)
+    gradient = torch.where(broken[:, None], 0.0, gradient)
+    lower, _ = torch.linalg.cholesky_ex(system)
+    delta = torch.cholesky_solve(-gradient.unsqueeze(-1), lower).squeeze(-1)
+    return torch.nan_to_num(delta, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,240 @@
+"""One Gauss-Newton problem on one CPU core, compiled by numba.
+
+The maths is that of `gauss_newton.py` and `BilinearDynamics.step_jvp`; what differs is the order
+of the work. M~ = B + C z is kept transposed, m rows of d numbers, so that every inner product
+runs along memory, and Q is never formed: Q b = M~ (L^-T b) and Q^T M. L^-T = L^-1 (M~^T M.) L^-T.
+The trial with the full step is rolled out together with its tangents: if it lowers the cost, as
+it mostly does, the next iteration finds its Jacobian ready. All memory belongs to a workspace
+that is made once for a thread and a horizon; the interpreter's lock is released while planning.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.planning.base import Found, PlannableDynamics, Search, Status
+from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
+
+if TYPE_CHECKING:
+    from bilinear_wm.planning.gauss_newton import GaussNewtonConfig
+
+log = logging.getLogger(__name__)
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+
+
+class Weights(NamedTuple):
+    """The dynamics, laid out for the kernel."""
+
+    drift: F32  # A^T, (d, d)
+    base: F32  # B^T, (m, d)
+    spread: F32  # C as (d, m * d): z @ spread is C z, transposed
+    gain: F64  # R, (m, m)
+    lift: F64  # E of one block, (m, r)
+    push: F64  # R E, (m, r)
+
+
+class Workspace(NamedTuple):
+    """Every array that a search writes, for k directions."""
+
+    latents: F32  # (h + 1, d)
+    rows: F32  # (1 + k, d): a latent and its tangents before a step ...
+    moved: F32  # (1 + k, d): ... and after it
+    tilde: F32  # (1 + k, m, d): M~ and its tangents
+    jacobians: F32  # (h, k, d)
+    gram: F64  # (m, m)
+    inverse: F64  # (m, m)
+    half: F64  # (m, m)
+    small: F64  # (4, m)
+    gradient: F64  # (k)
+    hessian: F64  # (k, k)
+    delta: F64  # (k)
+    where: NDArray[np.int64]  # (k, 2): block and column of each direction
+    step: F64  # (h, m)
+    trial: F64  # (h, m)
+    progress: F64  # cost, and iterations in a row that gained little
+
+
+class Numbers(NamedTuple):
+    """The problem and the settings."""
+
+    z0: F32
+    targets: F32  # (h, d)
+    stages: F64  # (h): weights of the targets
+    effort: float
+    smoothness: float
+    curvature: F64  # (h r, h r): E^T of their Hessian E
+    env_size: int
+    low: F64
+    high: F64
+    damping: float
+    tolerance: float
+    refreshed: int
+    rounds: int
+
+
+def kernel_for(
+    dynamics: PlannableDynamics, lift: Tensor, config: GaussNewtonConfig
+) -> Kernel | None:
+    """A kernel where it applies: bilinear dynamics in single precision on the CPU, and numba."""
+    if type(dynamics) is not BilinearDynamics or dynamics.normalization != "cholqr":
+        return None
+    if dynamics.A.device.type != "cpu" or dynamics.A.dtype != torch.float32:
+        return None
+    try:
+        from bilinear_wm.planning import _compiled
+    except ImportError:
+        log.warning(
+            "numba is not installed: single plans run in torch, several times slower; "
+            "pip install 'bilinear-world-models[fast]'"
+        )
+        return None
+    return Kernel(_compiled, dynamics, lift, config)
+
+
+class Kernel:
+    """Compiled search for one problem at a time; threads may share it."""
+
+    def __init__(
+        self, compiled: Any, dynamics: BilinearDynamics, lift: Tensor, config: GaussNewtonConfig
+    ) -> None:
+        self._compiled, self._config = compiled, config
+        self._dynamics, self._lift = dynamics, lift
+        self._versions: tuple[int, ...] = ()
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._curvatures: dict[tuple[int, float, float], F64] = {}
+        self._warm_up()
+
+    def search(self, search: Search, start: Float[Tensor, "h m"]) -> Found:
+        """The counterpart of `GaussNewtonPlanner._descend`."""
+        weights, numbers = self._weights(), self._numbers(search)
+        space = self._workspace(len(start), numbers.refreshed)
+        actions = start.double().numpy().copy()
+        limit = self._config.iterations
+        # A deadline is looked at between iterations; without one there is nothing to look at.
+        stride = limit if math.isinf(search.stop_at) else 1
+        done, ending = 0, self._compiled.begin(weights, space, numbers, actions)
+        status: Status = "max_iterations"
+        while ending == self._compiled.RUNNING and done < limit:
+            if search.out_of_time():
+                status = "deadline"
+                break
+            ending, done = self._compiled.iterate(weights, space, numbers, actions, done, stride)
+        if ending == self._compiled.CONVERGED:
+            status = "converged"
+        elif ending == self._compiled.DIVERGED:
+            status = "diverged"
+        found = search.clamp(torch.from_numpy(actions).float())  # rounded, and still in the box
+        latents = torch.from_numpy(space.latents.copy())
+        cost = start.new_tensor([space.progress[0]])
+        return Found(found[None], cost, (status,), (done,), latents[None])
+
+    def _weights(self) -> Weights:
+        """The dynamics' parameters in the kernel's layout; laid out again when they change."""
+        versions = tuple(p._version for p in self._dynamics.parameters())
+        if versions != self._versions:
+            with self._lock:
+                self._laid_out = _lay_out(self._dynamics, self._lift)
+                self._versions = versions
+        return self._laid_out
+
+    def _numbers(self, search: Search) -> Numbers:
+        config, (horizon, m) = self._config, search.start.shape[1:]
+        refreshed = min(config.refreshed_blocks or horizon, horizon)
+        effort = smoothness = 0.0
+        for term in search.objective.terms:
+            if isinstance(term, Reach):
+                targets, stages = term.targets[0].numpy(), np.array(term.weights)
+            elif isinstance(term, Effort):
+                effort = term.weight
+            elif isinstance(term, Smoothness):
+                smoothness = term.weight
+        return Numbers(
+            z0=np.ascontiguousarray(search.z0[0].numpy()),
+            targets=np.ascontiguousarray(targets),
+            stages=stages,
+            effort=effort,
+            smoothness=smoothness,
+            curvature=self._curvature(horizon, effort, smoothness),
+            env_size=self._dynamics.env_action_size,
+            low=np.full(m, -np.inf) if search.low is None else search.low.double().numpy(),
+            high=np.full(m, np.inf) if search.high is None else search.high.double().numpy(),
+            damping=config.damping,
+            tolerance=config.tolerance,
+            refreshed=refreshed,
+            rounds=math.ceil(horizon / refreshed),
+        )
+
+    def _curvature(self, horizon: int, effort: float, smoothness: float) -> F64:
+        key = (horizon, effort, smoothness)
+        if key not in self._curvatures:
+            lift = self._lift.double().numpy()
+            m, n = len(lift), self._dynamics.env_action_size
+            full = np.kron(np.eye(horizon), lift)
+            changes = full[n:] - full[:-n] if horizon * m > n else full[:0]
+            self._curvatures[key] = effort * full.T @ full + smoothness * changes.T @ changes
+        return self._curvatures[key]
+
+    def _workspace(self, horizon: int, refreshed: int) -> Workspace:
+        """This thread's memory for plans of that shape."""
+        spaces: dict[tuple[int, int], Workspace]
+        spaces = self._local.__dict__.setdefault("spaces", {})
+        if (horizon, refreshed) not in spaces:
+            d, (m, r) = self._dynamics.latent_size, self._lift.shape
+            spaces[horizon, refreshed] = _make_workspace(d, m, horizon, refreshed * r)
+        return spaces[horizon, refreshed]
+
+    def _warm_up(self) -> None:
+        """Compile now, not in the first tick of a control loop."""
+        d, m = self._dynamics.latent_size, self._dynamics.action_size
+        start = torch.zeros(1, 2, m)
+        objective = Objective((Reach(torch.ones(1, 2, d), (0.0, 1.0)),))
+        bound = torch.ones(m)
+        self.search(Search(torch.zeros(1, d), objective, start, -bound, bound, math.inf), start[0])
+
+
+def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
+    # (d, m, d') to (d', m, d): a latent times this is M~ without B, transposed.
+    spread = dynamics.C.detach().permute(2, 1, 0).reshape(dynamics.latent_size, -1)
+    gain, wide = dynamics.R.detach().double().numpy(), lift.double().numpy()
+    return Weights(
+        drift=np.ascontiguousarray(dynamics.A.detach().T.numpy()),
+        base=np.ascontiguousarray(dynamics.B.detach().T.numpy()),
+        spread=np.ascontiguousarray(spread.numpy()),
+        gain=np.ascontiguousarray(gain),
+        lift=np.ascontiguousarray(wide),
+        push=np.ascontiguousarray(gain @ wide),
+    )
+
+
+def _make_workspace(d: int, m: int, horizon: int, k: int) -> Workspace:
+    return Workspace(
+        latents=np.zeros((horizon + 1, d), np.float32),
+        rows=np.zeros((1 + k, d), np.float32),
+        moved=np.zeros((1 + k, d), np.float32),
+        tilde=np.zeros((1 + k, m, d), np.float32),
+        jacobians=np.zeros((horizon, k, d), np.float32),
+        gram=np.zeros((m, m)),
+        inverse=np.zeros((m, m)),
+        half=np.zeros((m, m)),
+        small=np.zeros((4, m)),
+        gradient=np.zeros(k),
+        hessian=np.zeros((k, k)),
+        delta=np.zeros(k),
+        where=np.zeros((k, 2), np.int64),
+        step=np.zeros((horizon, m)),
+        trial=np.zeros((horizon, m)),
+        progress=np.zeros(2),
+    )

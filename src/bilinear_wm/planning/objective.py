@@ -1,0 +1,161 @@
+"""What a plan should achieve: a sum of small terms, each with its own derivatives.
+
+A Gauss-Newton step needs, besides a term's value, its gradient and the Gauss-Newton part of its
+Hessian in the k free directions of the search: latents move by the tangents J_t (d x k), actions
+by the lift E (H m x k). Latents are (*batch, H + 1, d) with z_0 first, actions (*batch, H, m).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tangents:
+    """How latents and actions move along the free directions.
+
+    Direction j acts from one block on, and the directions are in the order of those blocks, so
+    that the latent after t + 1 blocks depends on a leading part of them.
+    """
+
+    latents: Sequence[Float[Tensor, "batch d k_t"]]
+    """J_1 ... J_H."""
+    actions: Float[Tensor, "h m k"]
+    """E."""
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """Gradient and Gauss-Newton Hessian of a term in the free directions."""
+
+    gradient: Float[Tensor, "batch k"]
+    hessian: Float[Tensor, "*batch k k"]
+
+
+class Term(abc.ABC):
+    """One summand of the objective, for a batch of problems."""
+
+    @abc.abstractmethod
+    def value(
+        self,
+        latents: Float[Tensor, "batch samples h+1 d"],
+        actions: Float[Tensor, "batch samples h m"],
+    ) -> Float[Tensor, "batch samples"]:
+        """Its value for several plans a problem."""
+
+    @abc.abstractmethod
+    def quadratic(
+        self,
+        latents: Float[Tensor, "batch h+1 d"],
+        actions: Float[Tensor, "batch h m"],
+        tangents: Tangents,
+    ) -> Quadratic:
+        """Its derivatives at one plan a problem."""
+
+    def rows(self, index: Tensor) -> Self:
+        """The same term for some of the problems."""
+        return self
+
+
+@dataclass(frozen=True)
+class Reach(Term):
+    """sum_t w_t / 2 |z_t - target_t|^2: end at a goal, or follow a path to it.
+
+    gradient  sum_t w_t J_t^T (z_t - target_t),    Hessian  sum_t w_t J_t^T J_t
+    """
+
+    targets: Float[Tensor, "batch h d"]
+    weights: tuple[float, ...]
+    """One per block; zero where the latent is free."""
+
+    def value(self, latents: Tensor, actions: Tensor) -> Tensor:
+        total = latents.new_zeros(latents.shape[:2])
+        for t, weight in enumerate(self.weights):
+            if weight:
+                error = latents[:, :, t + 1] - self.targets[:, None, t]
+                total = total + 0.5 * weight * error.square().sum(-1)
+        return total
+
+    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+        size = tangents.actions.shape[-1]
+        gradient = latents.new_zeros(len(latents), size)
+        hessian = latents.new_zeros(len(latents), size, size)
+        for t, weight in enumerate(self.weights):
+            if weight:
+                j = tangents.latents[t]
+                k = j.shape[-1]
+                error = latents[:, t + 1] - self.targets[:, t]
+                gradient[:, :k] += weight * (j.mT @ error.unsqueeze(-1)).squeeze(-1)
+                hessian[:, :k, :k] += weight * (j.mT @ j)
+        return Quadratic(gradient, hessian)
+
+    def rows(self, index: Tensor) -> Self:
+        return replace(self, targets=self.targets[index])
+
+
+@dataclass(frozen=True)
+class Effort(Term):
+    """c / 2 |a|^2, with gradient c E^T a and Hessian c E^T E."""
+
+    weight: float
+
+    def value(self, latents: Tensor, actions: Tensor) -> Tensor:
+        return 0.5 * self.weight * actions.square().sum((-2, -1))
+
+    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+        e = tangents.actions.flatten(0, 1)
+        return Quadratic(self.weight * (actions.flatten(1) @ e), self.weight * (e.mT @ e))
+
+
+@dataclass(frozen=True)
+class Smoothness(Term):
+    """s / 2 sum_i |u_i+1 - u_i|^2 over consecutive environment actions u, across blocks too.
+
+    With D the differences: gradient s (D E)^T D a, Hessian s (D E)^T D E.
+    """
+
+    weight: float
+    env_action_size: int
+
+    def value(self, latents: Tensor, actions: Tensor) -> Tensor:
+        return 0.5 * self.weight * self._changes(actions).square().sum((-2, -1))
+
+    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+        de = self._changes(tangents.actions.permute(2, 0, 1)).flatten(1)
+        da = self._changes(actions).flatten(1)
+        return Quadratic(self.weight * (da @ de.mT), self.weight * (de @ de.mT))
+
+    def _changes(self, actions: Float[Tensor, "*batch h m"]) -> Float[Tensor, "*batch s a"]:
+        steps = actions.unflatten(-1, (-1, self.env_action_size)).flatten(-3, -2)
+        return steps.diff(dim=-2)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The sum of its terms."""
+
+    terms: tuple[Term, ...]
+
+    def value(self, latents: Tensor, actions: Tensor) -> Float[Tensor, "batch samples"]:
+        """The cost of several plans a problem; infinite where a prediction overflowed."""
+        total = torch.stack([term.value(latents, actions) for term in self.terms]).sum(0)
+        return torch.where(torch.isfinite(total), total, torch.inf)
+
+    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+        """Its derivatives at one plan a problem."""
+        parts = [term.quadratic(latents, actions, tangents) for term in self.terms]
+        gradient, hessian = parts[0].gradient, parts[0].hessian
+        for part in parts[1:]:
+            gradient, hessian = gradient + part.gradient, hessian + part.hessian
+        return Quadratic(gradient, hessian)
+
+    def rows(self, index: Tensor) -> Objective:
+        """The objective of some of the problems."""
+        return Objective(tuple(term.rows(index) for term in self.terms))

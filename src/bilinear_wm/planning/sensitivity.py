@@ -1,0 +1,80 @@
+"""How predicted latents move with the actions: analytically, or by finite differences."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bilinear_wm.planning.base import PlannableDynamics
+from bilinear_wm.planning.objective import Tangents
+
+FINITE_DIFFERENCE = 1e-3
+"""The paper's epsilon."""
+
+
+def coherent_lift(
+    action_size: int, env_action_size: int, like: Tensor
+) -> Float[Tensor, "m env_action_size"]:
+    """E of one block: its environment actions move together, in directions of unit length."""
+    repeats = action_size // env_action_size
+    eye = torch.eye(env_action_size, dtype=like.dtype, device=like.device)
+    return eye.repeat(repeats, 1) / repeats**0.5
+
+
+def lift_blocks(
+    lift: Float[Tensor, "m r"], blocks: list[int], horizon: int
+) -> Float[Tensor, "h m k"]:
+    """E of a whole plan that is free in some of its blocks, in their order."""
+    m, r = lift.shape
+    whole = lift.new_zeros(horizon, m, len(blocks) * r)
+    for place, block in enumerate(blocks):
+        whole[block, :, place * r : (place + 1) * r] = lift
+    return whole
+
+
+def analytic(
+    dynamics: PlannableDynamics,
+    z0: Float[Tensor, "batch d"],
+    actions: Float[Tensor, "batch h m"],
+    lift: Float[Tensor, "m r"],
+    blocks: list[int],
+) -> tuple[Float[Tensor, "batch h+1 d"], Tangents]:
+    """Carry the tangents along with the rollout: J <- [F J, M E].
+
+    Only directions that have begun to act are carried, so F is never formed.
+    """
+    horizon = actions.shape[1]
+    lifts = lift_blocks(lift, blocks, horizon)
+    latents, tangents = [z0], []
+    z, z_dot = z0, z0.new_zeros(*z0.shape, 0)
+    for t in range(horizon):
+        if t in blocks:
+            z_dot = torch.cat([z_dot, z.new_zeros(*z.shape, lift.shape[-1])], dim=-1)
+        a_dot = lifts[t, :, : z_dot.shape[-1]].expand(len(z0), -1, -1)
+        z, z_dot = dynamics.step_jvp(z, actions[:, t], z_dot, a_dot)  # type: ignore[attr-defined]
+        latents.append(z)
+        tangents.append(z_dot)
+    return torch.stack(latents, dim=1), Tangents(tangents, lifts)
+
+
+def finite_difference(
+    dynamics: PlannableDynamics,
+    z0: Float[Tensor, "batch d"],
+    actions: Float[Tensor, "batch h m"],
+    lift: Float[Tensor, "m r"],
+    blocks: list[int],
+    epsilon: float = FINITE_DIFFERENCE,
+) -> tuple[Float[Tensor, "batch h+1 d"], Tangents]:
+    """Roll out the plan and all its perturbations in one batch; works for any dynamics."""
+    lifts = lift_blocks(lift, blocks, actions.shape[1])
+    shifts = torch.cat([torch.zeros_like(lifts[..., :1]), epsilon * lifts], dim=-1)
+    perturbed = actions[:, None] + shifts.permute(2, 0, 1)
+    latents = dynamics.rollout(z0[:, None].expand(-1, perturbed.shape[1], -1), perturbed)
+    nominal = latents[:, 0]
+    slopes = (latents[:, 1:] - latents[:, :1]) / epsilon
+    tangents = []
+    for t in range(actions.shape[1]):
+        active = sum(block <= t for block in blocks) * lift.shape[-1]
+        tangents.append(slopes[:, :active, t + 1].mT)
+    return nominal, Tangents(tangents, lifts)

@@ -1,0 +1,256 @@
+"""What every planner promises, whatever comes in."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.planning import (
+    AdamConfig,
+    CEMConfig,
+    GaussNewtonConfig,
+    GaussNewtonPlanner,
+    ICEMConfig,
+    MPPIConfig,
+    Plan,
+    Planner,
+    PlanProblem,
+)
+from bilinear_wm.planning.base import STATUSES
+from tests.planning.conftest import DYNAMICS, ENV, PLANNERS, D, M, bilinear, problem
+
+SLACK = 1e-5
+
+
+def start_cost(planner: Planner, p: PlanProblem, start: torch.Tensor) -> torch.Tensor:
+    """The objective of a plan, computed apart from the planner."""
+    config = planner.config
+    z0, goal = p.z0.view(-1, D), p.z_goal.view(-1, D)
+    actions = start.view(-1, p.horizon, M)
+    with torch.no_grad():
+        latents = planner.dynamics.rollout(z0, actions)
+    cost = 0.5 * config.goal_weight * (latents[:, -1] - goal).square().sum(-1)
+    return cost + 0.5 * config.effort * actions.square().sum((1, 2))
+
+
+def check(planner: Planner, p: PlanProblem, plan: Plan, start: torch.Tensor | None = None) -> None:
+    """Finite, in the box, of the right shape and type, no worse than the start."""
+    batch = p.z0.shape[:-1]
+    assert plan.actions.shape == (*batch, p.horizon, M)
+    assert plan.latents.shape == (*batch, p.horizon + 1, D)
+    assert plan.cost.shape == batch
+    assert plan.actions.dtype == plan.latents.dtype == torch.float32
+    assert torch.isfinite(plan.actions).all()
+    if p.action_low is not None and p.action_high is not None:
+        assert (plan.actions >= p.action_low).all()
+        assert (plan.actions <= p.action_high).all()
+    statuses = (plan.status,) if isinstance(plan.status, str) else plan.status
+    assert len(statuses) == max(p.z0[..., 0].numel(), 1)
+    assert set(statuses) <= set(STATUSES)
+    assert plan.seconds > 0
+    if "bad_input" in statuses or "diverged" in statuses:
+        return
+    begin = torch.zeros_like(plan.actions) if start is None else start
+    before = start_cost(planner, p, begin)
+    after = start_cost(planner, p, plan.actions)
+    assert (after <= before * (1 + SLACK) + SLACK).all()
+    torch.testing.assert_close(plan.cost.view(-1), after, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+@pytest.mark.parametrize("kind", PLANNERS)
+def test_plans_with_every_dynamics(kind: str, dynamics: str) -> None:
+    planner = PLANNERS[kind](DYNAMICS[dynamics]())
+    for p in (problem(), problem(batch=3), problem(box=False)):
+        plan = planner.plan(p)
+        check(planner, p, plan)
+        start = start_cost(planner, p, torch.zeros_like(plan.actions))
+        assert plan.cost.sum() < start.sum(), "no progress at all"
+
+
+@pytest.mark.parametrize("horizon", [1, 30])
+def test_short_and_long_horizons(planner: Planner, horizon: int) -> None:
+    p = problem(batch=2, horizon=horizon)
+    check(planner, p, planner.plan(p))
+
+
+def test_one_call_is_a_function_of_its_arguments(planner: Planner) -> None:
+    p = problem(batch=3)
+    first, second = planner.plan(p), planner.plan(p)
+    assert torch.equal(first.actions, second.actions)
+    assert first.status == second.status
+
+
+def test_a_plan_does_not_depend_on_its_neighbours(planner: Planner) -> None:
+    p = problem(batch=4)
+    together = planner.plan(p)
+    order = torch.tensor([2, 0, 3, 1])
+    shuffled = planner.plan(
+        PlanProblem(p.z0[order], p.z_goal[order], p.horizon, p.action_low, p.action_high)
+    )
+    torch.testing.assert_close(shuffled.cost, together.cost[order], rtol=1e-4, atol=1e-5)
+    for i in range(4):
+        alone = planner.plan(
+            PlanProblem(p.z0[i], p.z_goal[i], p.horizon, p.action_low, p.action_high)
+        )
+        torch.testing.assert_close(alone.cost, together.cost[i], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("where", ["z0", "z_goal", "warm_start"])
+def test_bad_input_gives_the_fallback_and_leaves_no_trace(
+    planner: Planner, where: str, poison: float
+) -> None:
+    p = problem(batch=3)
+    warm = 0.1 * torch.ones(3, p.horizon, M)
+    inputs = {"z0": p.z0.clone(), "z_goal": p.z_goal.clone(), "warm_start": warm.clone()}
+    inputs[where][1].view(-1)[2] = poison
+    dirty = PlanProblem(inputs["z0"], inputs["z_goal"], p.horizon, p.action_low, p.action_high)
+    plan = planner.plan(dirty, warm_start=inputs["warm_start"])
+    check(planner, dirty, plan)
+    assert plan.status[1] == "bad_input"
+    assert "bad_input" not in (plan.status[0], plan.status[2])
+    fallback = torch.zeros(p.horizon, M) if where == "warm_start" else warm[1]
+    assert torch.equal(plan.actions[1], fallback)
+    clean = planner.plan(p, warm_start=warm)
+    torch.testing.assert_close(plan.actions[[0, 2]], clean.actions[[0, 2]], rtol=1e-4, atol=1e-4)
+    single = PlanProblem(
+        inputs["z0"][1], inputs["z_goal"][1], p.horizon, p.action_low, p.action_high
+    )
+    alone = planner.plan(single, warm_start=inputs["warm_start"][1])
+    assert alone.status == "bad_input"
+    assert torch.equal(alone.actions, fallback)
+
+
+def test_a_warm_start_is_a_start_to_beat(planner: Planner) -> None:
+    p = problem()
+    warm = 0.3 * torch.ones(p.horizon, M)
+    check(planner, p, planner.plan(p, warm_start=warm), warm)
+
+
+def test_a_warm_start_outside_the_box_is_pulled_in(planner: Planner) -> None:
+    p = problem()
+    check(planner, p, planner.plan(p, warm_start=torch.full((p.horizon, M), 7.0)),
+          torch.ones(p.horizon, 1) * p.action_high)  # fmt: skip
+
+
+def test_at_the_goal_already(planner: Planner) -> None:
+    z = problem().z0
+    with torch.no_grad():
+        planner.dynamics.A.copy_(torch.eye(D))
+    p = PlanProblem(z, z, 3)
+    plan = planner.plan(p)
+    check(planner, p, plan)
+    assert plan.cost < 1e-3
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d: d.scale.values.zero_(),  # zero Jacobian, singular R
+        lambda d: d.scale.values[:, 1:].zero_(),  # singular R
+        lambda d: d.A.mul_(50),  # expansive, but finite
+        lambda d: (d.B.zero_(), d.C.zero_()),  # nothing to normalise
+    ],
+    ids=["zero R", "singular R", "expansive A", "zero B and C"],
+)
+def test_awkward_dynamics(planner: Planner, spoil: object) -> None:
+    with torch.no_grad():
+        spoil(planner.dynamics)  # type: ignore[operator]
+    p = problem(batch=2)
+    check(planner, p, planner.plan(p))
+
+
+def test_a_model_that_overflows_is_reported(planner: Planner) -> None:
+    with torch.no_grad():
+        planner.dynamics.A.mul_(1e12)
+    p = problem(batch=2, horizon=5)
+    plan = planner.plan(p)
+    check(planner, p, plan)
+    assert set(plan.status) == {"diverged"}
+
+
+def test_unreachable_goals_are_approached(planner: Planner) -> None:
+    p = problem()
+    far = PlanProblem(p.z0, 1e4 * p.z_goal, p.horizon, p.action_low, p.action_high)
+    check(planner, far, planner.plan(far))
+
+
+def test_a_deadline_is_kept_with_the_best_so_far(planner: Planner) -> None:
+    p = problem(batch=2)
+    plan = planner.plan(p, deadline_s=0.0)
+    check(planner, p, plan)
+    assert set(plan.status) == {"deadline"}
+    single = planner.plan(problem(), deadline_s=0.0)
+    assert single.status == "deadline"
+    assert set(planner.plan(p, deadline_s=1e3).status) <= {"converged", "max_iterations"}
+
+
+@pytest.mark.parametrize("kind", PLANNERS)
+def test_eight_threads_share_a_model(kind: str) -> None:
+    planner = PLANNERS[kind](bilinear())
+    plans_a_thread = 200 if kind == "gauss-newton" else 6
+    problems = [
+        PlanProblem(z0, goal, 3, problem().action_low, problem().action_high)
+        for z0, goal in zip(*(problem(batch=8).z0, problem(batch=8).z_goal), strict=True)
+    ]
+    serial = [planner.plan(p).actions for p in problems]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(plans_a_thread):
+            if not torch.allclose(planner.plan(problems[i]).actions, serial[i], atol=1e-5):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_does_not_fit_is_refused(planner: Planner) -> None:
+    z = torch.zeros(D)
+    with pytest.raises(InputError, match="latents of 12 numbers, found 7"):
+        planner.plan(PlanProblem(z[:7], z[:7]))
+    with pytest.raises(InputError, match=r"warm_start: expected shape \(5, 6\), found \(4, 6\)"):
+        planner.plan(PlanProblem(z, z), warm_start=torch.zeros(4, M))
+    with pytest.raises(InputError, match="expected 6 numbers, found 2"):
+        planner.plan(PlanProblem(z, z, 5, -torch.ones(2), torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda z: PlanProblem(z, z[:3]), "z0, z_goal"),
+        (lambda z: PlanProblem(z, z, 0), "horizon"),
+        (lambda z: PlanProblem(z, z, 5, torch.ones(M)), "both or neither"),
+        (lambda z: PlanProblem(z, z, 5, torch.ones(M), torch.zeros(M)), "at most action_high"),
+        (lambda z: PlanProblem(z, z, 5, path=z), "path"),
+        (lambda z: GaussNewtonConfig(damping=0), "damping"),
+        (lambda z: GaussNewtonConfig(starts=3), "starts"),
+        (lambda z: CEMConfig(elites=500), "elites"),
+        (lambda z: ICEMConfig(survivors=40), "survivors"),
+        (lambda z: MPPIConfig(temperature=0), "temperature"),
+        (lambda z: AdamConfig(learning_rate=0), "learning_rate"),
+        (lambda z: GaussNewtonConfig(effort=-1), "effort"),
+    ],
+)
+def test_bad_settings_are_named(make: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make(torch.zeros(D))  # type: ignore[operator]
+
+
+def test_a_dynamics_that_does_not_fit_is_refused_at_construction() -> None:
+    with pytest.raises(InputError, match="7 numbers a block and 2 an action"):
+        GaussNewtonPlanner(BilinearDynamics(D, 7, env_action_size=2))
+    with pytest.raises(InputError, match=r"pass model\.dynamics"):
+        GaussNewtonPlanner(object())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="finite-difference"):
+        GaussNewtonPlanner(DYNAMICS["predictor"](), GaussNewtonConfig(sensitivities="analytic"))
+    assert ENV == 2
