@@ -186,6 +186,93 @@ def train_residual(
     _end_with_json(json, asdict(result))
 
 
+def evaluate(
+    task: str,
+    checkpoint: Path | None = None,
+    planner: str = "gauss-newton",
+    offset: int = 25,
+    episodes: int = 100,
+    seed: int = 0,
+    data: Path | None = None,
+    out: Path | None = None,
+    horizon: int | None = None,
+    replan_every: int | None = None,
+    planner_options: str = "{}",
+    paper_settings: bool = False,
+    one_by_one: bool = False,
+    monitor: bool = False,
+    no_floors: bool = False,
+    video: Path | None = None,
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Plan to goal pictures in the simulator and count successes.
+
+    Args:
+        task: tworoom, pusht, reacher or cube.
+        checkpoint: A trained model; not needed for the planners `random` and `none`.
+        planner: gauss-newton, cem, icem, mppi, adam, random or none.
+        offset: Environment steps from start to goal; twice as many may be taken.
+        episodes: How many starts and goals.
+        seed: Chooses them; the same for every method.
+        data: Episode file whose held-out episodes give them; by default fresh ones are simulated.
+        out: Results file (JSON lines): a header, then a row an episode.
+        horizon: Blocks a plan looks ahead; the task's recipe by default.
+        replan_every: Blocks executed before the next plan; the whole plan by default.
+        planner_options: Further fields of the planner's configuration, as JSON.
+        paper_settings: Take horizon and planner settings from the paper's table.
+        one_by_one: Plan for one episode at a time, to measure latency.
+        monitor: Replan where the model does not explain what happened.
+        no_floors: Skip the random and the do-nothing policy on the same tasks.
+        video: Folder for a video of every episode.
+        resume: Complete an interrupted results file.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm import recipes
+    from bilinear_wm.evaluate import describe, evaluate as run
+
+    recipe = recipes.evaluation(task, planner, paper_settings)
+    config = replace(
+        recipe,
+        checkpoint=checkpoint,
+        offset=offset,
+        episodes=episodes,
+        seed=seed,
+        data=data,
+        out=out,
+        horizon=recipe.horizon if horizon is None else horizon,
+        replan_every=recipe.replan_every if replan_every is None else replan_every,
+        planner_options=recipe.planner_options | _json_object("--planner-options", planner_options),
+        one_by_one=one_by_one,
+        monitor=monitor,
+        floors=not no_floors,
+        video=video,
+        resume=resume,
+    )
+    result = run(config)
+    print(describe(config, result))
+    _end_with_json(json, result.numbers())
+
+
+def compare(
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")],
+    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")],
+    json: bool = False,
+) -> None:
+    """Compare two results files on the tasks that they share (McNemar's exact test).
+
+    Args:
+        first: A results file of `bwm evaluate`.
+        second: Another, of the same task, offset and seed.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm.results import compare as run
+
+    result = run(first, second)
+    print(result)
+    _end_with_json(json, asdict(result))
+
+
 def demo(out: Path = Path("demo"), json: bool = False) -> None:
     """Collect TwoRoom episodes and show them.
 
@@ -217,6 +304,8 @@ def main(arguments: list[str] | None = None) -> int:
                 "inspect": inspect,
                 "train": train,
                 "train-residual": train_residual,
+                "evaluate": evaluate,
+                "compare": compare,
                 "demo": demo,
             },
             prog="bwm",

@@ -137,22 +137,33 @@ def episode_seed(seed: int, index: int, stream: int = TRAINING_STREAM) -> int:
 
 
 def record_episode(env: Task, seed: int, frame_stride: int = 1) -> Episode:
-    """Let the behaviour policy act for one episode."""
+    """Let the behaviour policy act for one episode; keep every n-th picture."""
+    return _run_episode(env, seed, frame_stride)
+
+
+def simulate_episode(env: Task, seed: int) -> Episode:
+    """The same episode without a single picture."""
+    return _run_episode(env, seed, None)
+
+
+def _run_episode(env: Task, seed: int, frame_stride: int | None) -> Episode:
     env.begin(seed=seed)
     act = env.behaviour()
     if not env.behaviour_ends_at_goal:
         env.clear_goal()
-    states, actions, frames = [env.state], [], [env.render()]
+    states, actions = [env.state], []
+    frames = [] if frame_stride is None else [env.render()]
     for step in range(1, env.episode_steps + 1):
-        action = act()
-        reached = env.advance(action)
-        actions.append(action)
+        actions.append(act())
+        reached = env.advance(actions[-1])
         states.append(env.state)
-        if step % frame_stride == 0:
+        if frame_stride is not None and step % frame_stride == 0:
             frames.append(env.render())
         if reached:
             break
-    return Episode(np.stack(frames), np.stack(actions), np.stack(states))
+    side = env.image_size
+    pixels = np.array(frames, np.uint8).reshape(-1, side, side, 3)
+    return Episode(pixels, np.stack(actions), np.stack(states))
 
 
 def _check(config: CollectConfig) -> None:

@@ -35,6 +35,8 @@ from bilinear_wm.models.base import WorldModel
 TRAINING, PROGRESS = "training.safetensors", "training.json"
 KEPT_CHECKPOINTS = 2
 ADAM_BETAS = (0.9, 0.999)
+PREPARATION = 2000
+"""Pictures that a fresh model sees before training."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +329,10 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "action_std": tuple(float(x) for x in data.action_std),
         "render_quality": data.file.render_quality or "unknown",
     }
-    return cls(cls.config_class(**facts, **config.options))
+    model = cls(cls.config_class(**facts, **config.options))
+    chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
+    model.prepare(torch.from_numpy(data.batch(chosen).pixels[:, 0]))
+    return model
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from tests.planning.conftest import DYNAMICS, ENV, PLANNERS, D, M, bilinear, problem
 
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.bilinear import BilinearDynamics
@@ -21,7 +22,6 @@ from bilinear_wm.planning import (
     PlanProblem,
 )
 from bilinear_wm.planning.base import STATUSES
-from tests.planning.conftest import DYNAMICS, ENV, PLANNERS, D, M, bilinear, problem
 
 SLACK = 1e-5
 

@@ -94,6 +94,9 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         """`loss`, under the name that distributed training wraps."""
         return self.loss(pixels, actions)
 
+    def prepare(self, pixels: UInt8[Tensor, "pictures h w 3"]) -> None:
+        """What a fresh model needs to know of the data, given some pictures."""
+
     def finalize(self, z: Float[Tensor, "batch d"]) -> None:
         """Last touches before a checkpoint is written, given some latents; changes no plan."""
 

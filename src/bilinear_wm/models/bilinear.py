@@ -14,19 +14,20 @@ so actions can be recovered wherever R is regular, whatever the latent.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from bilinear_wm.models.base import Dynamics, Loss, WorldModel
 from bilinear_wm.models.cholqr import SHIFT, cholqr, factor, upper
+from bilinear_wm.models.components import PictureComponents
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.decoder import Decoder, shrunk
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class BilinearConfig(ModelConfig):
     forward_unit: What the forward error is measured in: `latent` units, as in the paper, or
         `motion`, the typical squared change of the latent in a block. The second does not
         depend on the latents' scale, so that shrinking them gains nothing.
+    picture_weight: Weight of a term that keeps the pictures' principal components readable
+        from the latent; 0 for none.
+    picture_components: How many of them.
     residual_hidden: Width of the planning residual; 0 while there is none.
     """
 
@@ -48,8 +52,9 @@ class BilinearConfig(ModelConfig):
     min_singular: float = 0.0
     inverse_weight: float = 30.0
     gain_init: float = 1.0
-    forward_unit: Literal["latent", "motion", "noise"] = "latent"
+    forward_unit: Literal["latent", "motion"] = "latent"
     picture_weight: float = 0.0
+    picture_components: int = 64
     residual_hidden: int = 0
 
 
@@ -73,7 +78,7 @@ class BilinearDynamics(Dynamics):
         self.B = nn.Parameter(torch.randn(d, m) / d**0.5)
         self.C = nn.Parameter(torch.randn(d, m, d) * (0.5 / d))
         self.scale: FreeMatrix | BoundedMatrix = (
-            BoundedMatrix(m, gain_init, min_singular)
+            BoundedMatrix(m, gain_init, min_singular, self.env_action_size)
             if min_singular > 0
             else FreeMatrix(m, gain_init)
         )
@@ -180,22 +185,37 @@ class FreeMatrix(nn.Module):
 
 
 class BoundedMatrix(nn.Module):
-    """U diag(sqrt(epsilon) + softplus(s)) V^T: no singular value below sqrt(epsilon)."""
+    """U diag(sqrt(epsilon) + softplus(s)) V^T: no singular value below sqrt(epsilon).
 
-    def __init__(self, size: int, start: float, min_singular: float) -> None:
+    Starts as a multiple of the identity, U = V, in the basis of the discrete cosine transform
+    over the actions of a block: its first columns are the actions that are held, which pictures
+    show best, so that singular values can part without the basis turning first. The softplus is
+    as sharp as the start is small, lest small values hardly move.
+    """
+
+    def __init__(self, size: int, start: float, min_singular: float, env_action_size: int) -> None:
         super().__init__()
         self.root = min_singular**0.5
+        above = max(start - self.root, 1e-3)
+        self.sharpness = 1 / above
         self.left = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
         self.right = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
-        with torch.no_grad():  # start as the free matrix does
-            self.right.load_state_dict(self.left.state_dict())
-        above = torch.tensor(max(start - self.root, 1e-3))
-        self.spread = nn.Parameter(torch.full((size,), float(above.expm1().log())))
+        basis = torch.kron(_cosines(size // env_action_size), torch.eye(env_action_size))
+        with torch.no_grad():
+            self.left.weight = self.right.weight = basis
+        self.spread = nn.Parameter(torch.full((size,), math.log(math.e - 1) * above))
 
     def matrix(self) -> Tensor:
-        singular = self.root + F.softplus(self.spread)
+        singular = self.root + F.softplus(self.spread, beta=self.sharpness)
         product: Tensor = (self.left.weight * singular) @ self.right.weight.mT
         return product
+
+
+def _cosines(size: int) -> Tensor:
+    """The orthonormal discrete cosine transform, one frequency a column."""
+    steps, frequencies = torch.arange(size) + 0.5, torch.arange(size)
+    waves = torch.cos(torch.pi / size * steps[:, None] * frequencies)
+    return waves / waves.norm(dim=0)
 
 
 class BilinearWorldModel(WorldModel):
@@ -217,7 +237,7 @@ class BilinearWorldModel(WorldModel):
             config.action_size,
         )
         if config.picture_weight > 0:
-            self.decoder = Decoder(config.latent_size)
+            self.components = PictureComponents(config.latent_size, config.picture_components)
         if config.residual_hidden > 0:
             from bilinear_wm.models.residual import ResidualDynamics
 
@@ -233,19 +253,24 @@ class BilinearWorldModel(WorldModel):
             inverse = (actions - recovered).square().mean()
             if self.config.forward_unit == "motion":
                 forward = forward / typical_motion(z)
-            if self.config.forward_unit == "noise":
-                forward = 0.5 * self.config.latent_size * forward
             return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
 
-    def loss(self, pixels: Tensor, actions: Tensor) -> Loss:
-        if self.config.picture_weight == 0:
-            return super().loss(pixels, actions)
+    def loss(
+        self,
+        pixels: UInt8[Tensor, "batch frames h w 3"],
+        actions: Float[Tensor, "batch frames-1 m"],
+    ) -> Loss:
         z = self.encoder(pixels)
         loss = self.latent_loss(z, actions)
-        drawn = self.decoder(z + torch.randn_like(z))
-        picture = (drawn - shrunk(pixels)).square().sum((-3, -2, -1)).mean()
-        total = loss.total + self.config.picture_weight * picture
-        return Loss(total, loss.forward, loss.inverse, picture)
+        if self.config.picture_weight == 0:
+            return loss
+        error = self.components.error(z, pixels)
+        total = loss.total + self.config.picture_weight * error
+        return Loss(total, loss.forward, loss.inverse, error)
+
+    def prepare(self, pixels: UInt8[Tensor, "pictures h w 3"]) -> None:
+        if self.config.picture_weight > 0:
+            self.components.fit(pixels)
 
     @torch.no_grad()
     def vitals(self) -> dict[str, float]:

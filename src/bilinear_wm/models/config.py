@@ -22,7 +22,7 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
         "patch_size": 16,
         "stem": "conv",
         "width": 128,
-        "depth": 3,
+        "depth": 2,
         "heads": 4,
         "projector_hidden": 512,
     },
@@ -45,6 +45,9 @@ class ModelConfig:
     latent_size: int = 192
     patch_size: int = 16
     stem: Literal["patch", "conv"] = "conv"
+    stem_norm: bool = False
+    """Batch norms between the stem's convolutions: they see soon how things are turned, not only
+    where they are, at the price of noisier latents during training."""
     width: int = 128
     depth: int = 3
     heads: int = 4

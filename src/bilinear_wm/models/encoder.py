@@ -85,8 +85,10 @@ def make_stem(config: ModelConfig) -> tuple[nn.Module, int]:
     halvings = config.patch_size.bit_length() - 1
     channels = [3] + [max(config.width >> (halvings - 1 - i), 16) for i in range(halvings)]
     for before, after in itertools.pairwise(channels):
-        # Without the batch norms the stem sees where things are long before how they are turned.
-        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), BatchNorm(after), nn.GELU()]
+        layers.append(nn.Conv2d(before, after, 3, stride=2, padding=1))
+        if config.stem_norm:
+            layers.append(BatchNorm(after))
+        layers.append(nn.GELU())
     layers[-1] = Rearrange("n c h w -> n (h w) c")
     return nn.Sequential(*layers), side**2
 

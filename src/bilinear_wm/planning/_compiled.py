@@ -10,6 +10,7 @@ from numba import njit
 
 RUNNING, CONVERGED, DIVERGED = range(3)
 SHIFT = 1e-13  # as in models/cholqr.py
+SHORTEST = 2.0**-15  # sixteen halvings, as in gauss_newton.py
 
 compiled = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
 
@@ -32,9 +33,9 @@ def iterate(w: Any, ws: Any, p: Any, actions: Any, first: int, count: int) -> An
         cost = ws.progress[0]
         block = (iteration * p.refreshed) % horizon
         upcoming = ((iteration + 1) * p.refreshed) % horizon
-        _direction(w, ws, p, actions, block)
+        promised = _direction(w, ws, p, actions, block)
         length, lower = 1.0, cost
-        while length >= 0.125:
+        while promised > p.tolerance * cost and length >= SHORTEST:
             _try(ws, p, actions, length)
             _roll_out(w, ws, ws.trial, upcoming, p.refreshed, length == 1.0)
             lower = _cost(ws, p, ws.trial)
@@ -45,7 +46,8 @@ def iterate(w: Any, ws: Any, p: Any, actions: Any, first: int, count: int) -> An
         if gained:
             actions[:] = ws.trial
             ws.progress[0] = lower
-        if length < 1.0:  # the Jacobians at hand are not those of `actions`
+        if length < 1.0 or (block != upcoming and not gained):
+            # The Jacobians at hand are not those of `actions` in the upcoming blocks.
             _roll_out(w, ws, actions, upcoming, p.refreshed, True)
         small = not gained or not (cost - lower > p.tolerance * cost)
         ws.progress[1] = ws.progress[1] + 1.0 if small else 0.0
@@ -151,10 +153,10 @@ def _turn(ws: Any, tilde: Any, dot: Any, b: Any, turned: Any) -> None:
     inverse, half, x = ws.inverse, ws.half, ws.gram
     for i in range(m):
         for j in range(m):
-            total = np.float32(0.0)
+            inner = np.float32(0.0)
             for c in range(tilde.shape[1]):
-                total += tilde[i, c] * dot[j, c]
-            x[i, j] = total
+                inner += tilde[i, c] * dot[j, c]
+            x[i, j] = inner
     for i in range(m):
         for j in range(m):
             total = 0.0
@@ -234,8 +236,11 @@ def _action_gradient(p: Any, actions: Any, t: int, i: int) -> float:
 
 
 @compiled
-def _direction(w: Any, ws: Any, p: Any, actions: Any, block: int) -> None:
-    """The damped Gauss-Newton step E delta, from the Jacobians in the workspace."""
+def _direction(w: Any, ws: Any, p: Any, actions: Any, block: int) -> float:
+    """The damped Gauss-Newton step E delta, from the Jacobians in the workspace.
+
+    Returns by how much the quadratic model says that it lowers the cost.
+    """
     horizon, m = actions.shape
     r, d = w.lift.shape[1], p.z0.shape[0]
     gradient, hessian = ws.gradient, ws.hessian
@@ -289,10 +294,13 @@ def _direction(w: Any, ws: Any, p: Any, actions: Any, block: int) -> None:
             total -= hessian[j, i] * delta[j]
         delta[i] = total / hessian[i, i]
     ws.step[:] = 0.0
+    promised = 0.0
     for j in range(k):
         if np.isfinite(delta[j]):
+            promised -= 0.5 * gradient[j] * delta[j]
             for i in range(m):
                 ws.step[ws.where[j, 0], i] += w.lift[i, ws.where[j, 1]] * delta[j]
+    return promised
 
 
 @compiled

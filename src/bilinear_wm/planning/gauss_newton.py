@@ -11,8 +11,11 @@ next latent and only spoils the conditioning. The minimum of the resulting quadr
     [E^T J^T J E + (c + mu) I] delta = -[E^T J^T e + c E^T a],
 
 a system of a few unknowns. The damping mu keeps it regular. Of the steps 1, 1/2, 1/4, 1/8 the
-first that lowers the true objective is taken; bounds are kept by projecting each trial, and
-directions that push out of the box are left out of the system.
+first that lowers the true objective is taken, all four being rolled out in one batch. Far from
+linear it happens that none does; then shorter ones follow, because delta goes downhill and some
+length must help. A plan is final when the quadratic promises, or a step brings, less than a
+millionth of the cost. Bounds are kept by projecting each trial, and directions that push out of
+the box are left out of the system.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ from bilinear_wm.planning.objective import Quadratic
 from bilinear_wm.planning.sensitivity import analytic, coherent_lift, finite_difference
 
 STEPS = (1.0, 0.5, 0.25, 0.125)
+SHORTER = 3
+"""How often four steps are followed by four shorter ones."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +157,7 @@ class GaussNewtonPlanner(Planner):
             some = search if len(rows) == batch else search.rows(rows)
             blocks = sorted((iteration * refreshed + i) % horizon for i in range(refreshed))
             stepped, lower = self._iterate(some, actions[rows], cost[rows], blocks)
-            gained = cost[rows] - lower
-            small = ~(gained > config.tolerance * cost[rows])
+            small = ~(cost[rows] - lower > config.tolerance * cost[rows])
             actions[rows], cost[rows] = stepped, lower
             quiet[rows] = torch.where(small, quiet[rows] + 1, 0)
             for row in rows.tolist():
@@ -171,7 +175,7 @@ class GaussNewtonPlanner(Planner):
     def _iterate(
         self, search: Search, actions: Tensor, cost: Tensor, blocks: list[int]
     ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"]]:
-        """One step for each problem; where none of the lengths helps, nothing changes."""
+        """One step for each problem; where there is nothing to gain, nothing changes."""
         latents, tangents = self._differentiate(
             self.dynamics, search.z0, actions, self._lift, blocks
         )
@@ -179,16 +183,24 @@ class GaussNewtonPlanner(Planner):
         free = _free(search, actions, local.gradient, tangents.actions)
         delta = _solve(local, self.config.damping, free)
         step = (tangents.actions @ delta[:, None, :, None]).squeeze(-1)
+        promised = -0.5 * (torch.where(free, local.gradient, 0.0) * delta).sum(-1)
+        open_rows = (promised > self.config.tolerance * cost).nonzero().squeeze(-1)
         lengths = actions.new_tensor(STEPS)[:, None, None]
-        trials = search.clamp(actions[:, None] + lengths * step[:, None])
-        trials = torch.where(torch.isfinite(trials), trials, actions[:, None])
-        costs = evaluate(self.dynamics, search, trials)
-        lower = costs < cost[:, None]
-        first = lower.int().argmax(-1)
-        rows = torch.arange(len(actions), device=actions.device)
-        improved = lower.any(-1)
-        chosen = torch.where(improved[:, None, None], trials[rows, first], actions)
-        return chosen, torch.where(improved, costs[rows, first], cost)
+        actions, cost = actions.clone(), cost.clone()
+        for _ in range(1 + SHORTER):
+            if len(open_rows) == 0:
+                break
+            some = search if len(open_rows) == len(cost) else search.rows(open_rows)
+            trials = search.clamp(actions[open_rows, None] + lengths * step[open_rows, None])
+            costs = evaluate(self.dynamics, some, trials)
+            lower = costs < cost[open_rows, None]
+            first = lower.int().argmax(-1)
+            won = lower.any(-1).nonzero().squeeze(-1)
+            actions[open_rows[won]] = trials[won, first[won]]
+            cost[open_rows[won]] = costs[won, first[won]]
+            open_rows = open_rows[~lower.any(-1)]
+            lengths = lengths * STEPS[-1] / 2
+        return actions, cost
 
     def _starts(self, search: Search) -> Float[Tensor, "batch starts h m"]:
         """The best of the start and its candidates.

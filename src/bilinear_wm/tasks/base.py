@@ -110,6 +110,11 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
         """Whether each state solves each goal state (both broadcast over leading axes)."""
 
     @staticmethod
+    @abc.abstractmethod
+    def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far each state is from each goal, in units of what still counts as success."""
+
+    @staticmethod
     def window_shares(
         states: NDArray[np.float64], later: NDArray[np.float64]
     ) -> dict[str, NDArray[np.bool_]]:

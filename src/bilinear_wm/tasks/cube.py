@@ -88,6 +88,11 @@ class Cube(Task):
         return np.linalg.norm(states[..., cube] - goals[..., cube], axis=-1) <= SUCCESS_DISTANCE
 
     @staticmethod
+    def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
+        cube = slice(CUBE_QPOS, CUBE_QPOS + 3)
+        return np.linalg.norm(states[..., cube] - goals[..., cube], axis=-1) / SUCCESS_DISTANCE
+
+    @staticmethod
     def window_shares(
         states: NDArray[np.float64], later: NDArray[np.float64]
     ) -> dict[str, NDArray[np.bool_]]:

@@ -113,6 +113,12 @@ class PushT(Task):
         return (distance < SUCCESS_DISTANCE) & (angle < SUCCESS_ANGLE)
 
     @staticmethod
+    def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
+        shift = np.linalg.norm(states[..., :4] - goals[..., :4], axis=-1)
+        turn = np.abs(wrapped_angle(states[..., 4] - goals[..., 4]))
+        return np.maximum(shift / SUCCESS_DISTANCE, turn / SUCCESS_ANGLE)
+
+    @staticmethod
     def window_shares(
         states: NDArray[np.float64], later: NDArray[np.float64]
     ) -> dict[str, NDArray[np.bool_]]:

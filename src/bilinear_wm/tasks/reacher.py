@@ -58,6 +58,10 @@ class Reacher(Task):
     def success(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:
         return np.asarray((np.abs(states[..., :2] - goals[..., :2]) < SUCCESS_ANGLE).all(axis=-1))
 
+    @staticmethod
+    def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.abs(states[..., :2] - goals[..., :2]).max(axis=-1) / SUCCESS_ANGLE
+
     @classmethod
     def probe_targets(cls, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         return sine_cosine("shoulder", states[..., 0]) | sine_cosine("wrist", states[..., 1])

@@ -86,6 +86,10 @@ class TwoRoom(Task):
     def success(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:
         return np.linalg.norm(states - goals, axis=-1) < SUCCESS_DISTANCE
 
+    @staticmethod
+    def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.linalg.norm(states - goals, axis=-1) / SUCCESS_DISTANCE
+
     def _sample_start(self) -> tuple[State, State]:
         start = self._sample_position()
         while True:

@@ -1,0 +1,507 @@
+"""Fixed goals to results.jsonl.
+
+    bwm evaluate --checkpoint pretrained/tworoom --task tworoom --out results.jsonl
+
+Every method meets the same starts and goals, may take twice as many steps as the goal lies ahead,
+and succeeds at the first hit. Pictures are drawn only where a plan starts, and of the goal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.goals import GoalTask, goals_from_data, simulated_goals
+from bilinear_wm.models import load_model
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.monitor import ActionMonitor
+from bilinear_wm.planning import PLANNERS, Planner, PlanProblem
+from bilinear_wm.planning.mpc import MPCConfig, RecedingHorizon, plan_together
+from bilinear_wm.results import EpisodeResult, Rate, ResultFile, machine_facts, percentile, rate
+from bilinear_wm.tasks import make_task
+from bilinear_wm.tasks.base import Task
+
+Actions = NDArray[np.float32]
+BUDGET = 2
+"""Environment steps allowed, as a multiple of the offset."""
+FLOORS = ("random", "none")
+LATENCY_SAMPLES = 30
+Frames = list[NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """An evaluation.
+
+    Attributes:
+        task: tworoom, pusht, reacher or cube.
+        checkpoint: The world model; none for `random` and `none`.
+        planner: gauss-newton, cem, icem, mppi, adam, random or none.
+        planner_options: Fields of the planner's configuration.
+        horizon: Blocks a plan looks ahead.
+        replan_every: Blocks executed before the next plan; None for the whole plan.
+        offset: Environment steps from start to goal.
+        episodes: How many starts and goals.
+        seed: Chooses them.
+        data: Held-out episodes to take them from; None to simulate fresh ones.
+        out: The results file.
+        action_limit: Keep actions within so many standard deviations of the data, besides the
+            task's own box.
+        one_by_one: Plan for one episode at a time, to measure latency.
+        group: Episodes that run side by side otherwise.
+        monitor: Watch whether the model explains what happens, and replan where it does not.
+        floors: Run the random and the do-nothing policy on the same tasks too.
+        video: A folder for one video an episode.
+        resume: Complete an interrupted results file.
+    """
+
+    task: str
+    checkpoint: Path | None = None
+    planner: str = "gauss-newton"
+    planner_options: dict[str, Any] = field(default_factory=dict)
+    horizon: int = 5
+    replan_every: int | None = None
+    offset: int = 25
+    episodes: int = 100
+    seed: int = 0
+    data: Path | None = None
+    out: Path | None = None
+    action_limit: float | None = None
+    one_by_one: bool = False
+    group: int = 50
+    monitor: bool = False
+    floors: bool = True
+    video: Path | None = None
+    resume: bool = False
+
+    def header(self) -> dict[str, Any]:
+        """What a results file says of its making."""
+        return {
+            "task": self.task,
+            "checkpoint": str(self.checkpoint) if self.checkpoint else None,
+            "planner": self.planner,
+            "planner_options": self.planner_options,
+            "horizon": self.horizon,
+            "replan_every": self.replan_every,
+            "offset": self.offset,
+            "episodes": self.episodes,
+            "seed": self.seed,
+            "tasks_from": self.data.name if self.data else "simulated",
+            "action_limit": self.action_limit,
+            "one_by_one": self.one_by_one,
+            "monitor": self.monitor,
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found."""
+
+    success: Rate
+    success_unsolved: Rate
+    """Over episodes that the start does not solve."""
+    solved_at_start: float
+    floor_random: Rate | None
+    floor_none: Rate | None
+    ms_per_plan_p50: float
+    """One planning call for one episode."""
+    ms_per_plan_p99: float
+    ms_encode_p50: float
+    """Encoding one picture."""
+    plan_seconds_per_episode: float
+    plan_seconds_total: float
+    jerk: float
+    distance_median: float
+    alarms: int
+    episodes: int
+
+    def numbers(self) -> dict[str, Any]:
+        """Flat, for JSON."""
+        floors = {"floor_random": self.floor_random, "floor_none": self.floor_none}
+        return {
+            **vars(self),
+            "success": self.success.value,
+            "interval": [self.success.low, self.success.high],
+            "success_unsolved": self.success_unsolved.value,
+            "interval_unsolved": [self.success_unsolved.low, self.success_unsolved.high],
+            **{name: floor.value if floor else None for name, floor in floors.items()},
+        }
+
+
+class Policy(Protocol):
+    """Decides what running episodes do next."""
+
+    def decide(self, episodes: Sequence[Episode]) -> list[Actions]:
+        """Raw actions for each episode, one row an environment step."""
+        ...
+
+
+class Episode:
+    """One start and goal while it runs."""
+
+    def __init__(self, task: GoalTask, env: Task, camera: Task, budget: int) -> None:
+        self.task, self.env, self._camera, self.budget = task, env, camera, budget
+        env.set_state(task.start)
+        env.set_goal(task.goal)
+        self.solved_at_start = self.solved = env.solved
+        self.steps = 0
+        self.actions: list[NDArray[np.float32]] = []
+        self.plans, self.alarms = 0, 0
+        self.plan_seconds = self.encode_seconds = 0.0
+        self.statuses: list[str] = []
+        self.frames: Frames = []
+        self.imagined: Frames = []
+
+    @property
+    def running(self) -> bool:
+        return not self.solved and self.steps < self.budget
+
+    def picture(self) -> NDArray[np.uint8]:
+        return self._camera.picture(self.env.state)
+
+    def goal_picture(self) -> NDArray[np.uint8]:
+        return self._camera.picture(self.task.goal)
+
+    def execute(self, actions: Actions, film: bool = False) -> None:
+        """Act until the actions, the budget or the way to the goal end."""
+        for action in actions[: self.budget - self.steps]:
+            if film:
+                self.frames.append(self.picture())
+            self.solved = self.env.advance(action)
+            self.actions.append(action)
+            self.steps += 1
+            if self.solved:
+                break
+        if film and not self.running:
+            self.frames.append(self.picture())
+
+    def result(self) -> EpisodeResult:
+        distance = float(self.env.distance(self.env.state, self.task.goal))
+        changes = np.diff(np.array(self.actions), axis=0) if len(self.actions) > 1 else [[0.0]]
+        return EpisodeResult(
+            index=self.task.index,
+            episode=self.task.episode,
+            start_step=self.task.start_step,
+            solved_at_start=self.solved_at_start,
+            success=self.solved,
+            steps=self.steps,
+            distance=distance,
+            jerk=float(np.linalg.norm(changes, axis=-1).mean()),
+            plans=self.plans,
+            plan_seconds=self.plan_seconds,
+            encode_seconds=self.encode_seconds,
+            statuses=tuple(self.statuses),
+            alarms=self.alarms,
+        )
+
+
+class FloorPolicy:
+    """`random` draws from the task's box; `none` does nothing."""
+
+    def __init__(self, kind: str, action_size: int, seed: int) -> None:
+        self._random, self._size, self._seed = kind == "random", action_size, seed
+
+    def decide(self, episodes: Sequence[Episode]) -> list[Actions]:
+        decisions = []
+        for episode in episodes:
+            shape = (episode.budget, self._size)
+            if self._random:
+                rng = np.random.default_rng([self._seed, episode.task.index])
+                decisions.append(rng.uniform(-1, 1, shape).astype(np.float32))
+            else:
+                decisions.append(np.zeros(shape, np.float32))
+        return decisions
+
+
+class ModelPolicy:
+    """Encode, plan, hand out the actions."""
+
+    def __init__(
+        self,
+        model: WorldModel,
+        planner: Planner,
+        mpc: MPCConfig,
+        bounds: tuple[Tensor, Tensor],
+        monitor: ActionMonitor | None = None,
+    ) -> None:
+        self.model, self.planner, self.mpc, self.bounds = model, planner, mpc, bounds
+        self.monitor = monitor
+        self.problems: list[tuple[Tensor, Tensor]] = []  # some of those met, to time
+        self._loops: dict[int, RecedingHorizon] = {}
+        self._goals: dict[int, Tensor] = {}
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def decide(self, episodes: Sequence[Episode]) -> list[Actions]:
+        begun = time.perf_counter()
+        z = self._encode(episodes)
+        goals = torch.stack([self._goals[e.task.index] for e in episodes])
+        encoded = time.perf_counter()
+        loops = [self._loops.setdefault(e.task.index, RecedingHorizon(self.mpc)) for e in episodes]
+        self._watch(episodes, loops, z)
+        blocks, plans = plan_together(self.planner, loops, z, goals, self.bounds)
+        planned = time.perf_counter()
+        if len(self.problems) < LATENCY_SAMPLES:
+            self.problems += list(zip(z, goals, strict=True))
+        statuses = [s for plan in plans for s in plan.status]
+        for episode, z_now, block in zip(episodes, z, blocks, strict=True):
+            episode.plans += 1
+            episode.encode_seconds += (encoded - begun) / len(episodes)
+            episode.plan_seconds += (planned - encoded) / len(episodes)
+            self._before[episode.task.index] = (z_now, block)
+        for episode, status in zip(episodes, statuses, strict=True):
+            episode.statuses.append(status)
+        return [self.model.to_env_actions(block).cpu().numpy() for block in blocks]
+
+    def _encode(self, episodes: Sequence[Episode]) -> Tensor:
+        """Latents now; goals are encoded once."""
+        fresh = [e for e in episodes if e.task.index not in self._goals]
+        pictures = [e.picture() for e in episodes] + [e.goal_picture() for e in fresh]
+        z = self.model.encode(np.stack(pictures))
+        for episode, goal in zip(fresh, z[len(episodes) :], strict=True):
+            self._goals[episode.task.index] = goal
+        return z[: len(episodes)]
+
+    def _watch(
+        self, episodes: Sequence[Episode], loops: Sequence[RecedingHorizon], z: Tensor
+    ) -> None:
+        """Start afresh where the model does not explain the last block."""
+        if self.monitor is None:
+            return
+        for episode, loop, now in zip(episodes, loops, z, strict=True):
+            before = self._before.get(episode.task.index)
+            if before is None or len(before[1]) != 1:
+                continue  # several blocks passed unseen
+            if self.monitor.fires(before[0], before[1][0], now):
+                episode.alarms += 1
+                loop.restart()
+
+    def latency_ms(self) -> list[float]:
+        """One planning call for one episode, again and again."""
+        times = []
+        low, high = self.bounds
+        for z0, goal in self.problems[:LATENCY_SAMPLES]:
+            problem = PlanProblem(z0, goal, self.mpc.horizon, low, high)
+            times.append(1e3 * self.planner.plan(problem).seconds)
+        return times[1:] or times
+
+    def encode_ms(self, picture: NDArray[np.uint8]) -> list[float]:
+        """Encoding one picture, again and again."""
+        times = []
+        for _ in range(10):
+            begun = time.perf_counter()
+            self.model.encode(picture)
+            times.append(1e3 * (time.perf_counter() - begun))
+        return times
+
+
+def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
+    """Run an evaluation; finished episodes are in `config.out` whatever happens."""
+    if config.planner not in (*PLANNERS, *FLOORS):
+        known = ", ".join((*PLANNERS, *FLOORS))
+        raise InputError(f"--planner: expected one of {known}, found {config.planner!r}")
+    camera, policy = _prepare(config)
+    tasks = _tasks(config)
+    file = (
+        ResultFile(config.out, config.header() | machine_facts(), config.resume)
+        if config.out is not None
+        else None
+    )
+    rows = list(file.rows) if file else []
+    done = {row.index for row in rows}
+    waiting = [task for task in tasks if task.index not in done]
+    size = 1 if config.one_by_one else config.group
+    bar = tqdm(
+        total=len(tasks), initial=len(done), desc=f"evaluate {config.task}", unit="episode",
+        disable=not progress,
+    )  # fmt: skip
+    envs = [_make_env(config, camera) for _ in range(min(size, len(waiting)))]
+    with bar:
+        for episode in _run(waiting, policy, envs, camera, config):
+            row = episode.result()
+            rows.append(row)
+            if file is not None:
+                file.add(row)
+            if config.video is not None:
+                _write_film(config.video, episode)
+            bar.set_postfix_str(str(rate([r.success for r in rows])), refresh=False)
+            bar.update()
+    floors: dict[str, Rate | None] = {"random": None, "none": None}
+    if config.floors and config.planner not in FLOORS:
+        for kind in FLOORS:
+            floor = FloorPolicy(kind, len(camera.action_names), config.seed)
+            ran = _run(tasks, floor, envs or [_make_env(config, camera)], camera, config)
+            floors[kind] = rate([episode.solved for episode in ran])
+    return _summarize(rows, floors, policy, camera, tasks)
+
+
+def _run(
+    tasks: Sequence[GoalTask],
+    policy: Policy,
+    envs: Sequence[Task],
+    camera: Task,
+    config: EvaluateConfig,
+) -> Iterator[Episode]:
+    """Episodes as they end; as many run side by side as there are environments."""
+    film = config.video is not None and isinstance(policy, ModelPolicy)
+    for first in range(0, len(tasks), len(envs)):
+        group = [
+            Episode(task, env, camera, BUDGET * config.offset)
+            for task, env in zip(tasks[first : first + len(envs)], envs, strict=False)
+        ]
+        yield from (episode for episode in group if not episode.running)
+        running = [episode for episode in group if episode.running]
+        while running:
+            for episode, actions in zip(running, policy.decide(running), strict=True):
+                episode.execute(actions, film)
+            yield from (episode for episode in running if not episode.running)
+            running = [episode for episode in running if episode.running]
+
+
+def _prepare(config: EvaluateConfig) -> tuple[Task, Policy]:
+    """The task that draws, and the policy."""
+    if config.planner in FLOORS:
+        camera = make_task(config.task, image_size=64, render_quality="fast")
+        return camera, FloorPolicy(config.planner, len(camera.action_names), config.seed)
+    if config.checkpoint is None:
+        raise InputError(f"--checkpoint: expected a trained model for {config.planner}, found none")
+    model = load_model(config.checkpoint).eval()
+    camera = checked_camera(model, config.task, config.checkpoint)
+    planner_class = PLANNERS[config.planner]
+    planner = planner_class(model.dynamics, make_planner_config(config))
+    low, high = camera.action_space.low, camera.action_space.high  # type: ignore[attr-defined]
+    bounds = model.action_bounds(low, high)
+    if config.action_limit is not None:
+        bounds = tuple(b.clamp(-config.action_limit, config.action_limit) for b in bounds)  # type: ignore[assignment]
+    mpc = MPCConfig(config.horizon, config.replan_every)
+    monitor = ActionMonitor.load(config.checkpoint, model) if config.monitor else None
+    return camera, ModelPolicy(model, planner, mpc, bounds, monitor)
+
+
+def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
+    """A task that draws pictures as the model knows them; refuses a model of another task."""
+    facts = model.config
+    if facts.task != task:
+        raise InputError(
+            f"--checkpoint {checkpoint}: expected a model of {task}, found one of {facts.task}"
+        )
+    quality: Any = facts.render_quality if facts.render_quality != "unknown" else "faithful"
+    camera = make_task(task, facts.image_size, quality)
+    if facts.action_size != len(camera.action_names):
+        raise InputError(
+            f"--checkpoint {checkpoint}: expected {len(camera.action_names)} numbers an action, "
+            f"found {facts.action_size}"
+        )
+    return camera
+
+
+def make_planner_config(config: EvaluateConfig) -> Any:
+    """The planner's own configuration from plain options."""
+    import inspect
+
+    cls = PLANNERS[config.planner]
+    annotation = inspect.signature(cls.__init__).parameters["config"].annotation
+    config_class = vars(inspect.getmodule(cls))[annotation.split(" ")[0]]
+    try:
+        return config_class(**config.planner_options)
+    except TypeError as error:
+        raise InputError(f"--planner-options: {error}") from error
+
+
+def _tasks(config: EvaluateConfig) -> list[GoalTask]:
+    if config.episodes < 1 or config.offset < 1:
+        raise InputError(
+            "--episodes, --offset: expected at least 1, "
+            f"found {config.episodes} and {config.offset}"
+        )
+    if config.data is not None:
+        return goals_from_data(
+            config.data, config.task, config.offset, config.episodes, config.seed
+        )
+    return simulated_goals(config.task, config.offset, config.episodes, config.seed)
+
+
+def _make_env(config: EvaluateConfig, camera: Task) -> Task:
+    """Simulates only: the camera draws."""
+    return make_task(config.task, image_size=8, render_quality=camera.render_quality)
+
+
+def _summarize(
+    rows: Sequence[EpisodeResult],
+    floors: dict[str, Rate | None],
+    policy: Policy,
+    camera: Task,
+    tasks: Sequence[GoalTask],
+) -> Evaluation:
+    plan_ms: list[float] = []
+    encode_ms: list[float] = []
+    if isinstance(policy, ModelPolicy):
+        plan_ms = policy.latency_ms()
+        encode_ms = policy.encode_ms(camera.picture(tasks[0].start))
+    return Evaluation(
+        success=rate([row.success for row in rows]),
+        success_unsolved=rate([row.success for row in rows if not row.solved_at_start]),
+        solved_at_start=float(np.mean([row.solved_at_start for row in rows])),
+        floor_random=floors["random"],
+        floor_none=floors["none"],
+        ms_per_plan_p50=percentile(plan_ms, 50),
+        ms_per_plan_p99=percentile(plan_ms, 99),
+        ms_encode_p50=percentile(encode_ms, 50),
+        plan_seconds_per_episode=float(np.mean([row.plan_seconds for row in rows])),
+        plan_seconds_total=float(np.sum([row.plan_seconds for row in rows])),
+        jerk=float(np.mean([row.jerk for row in rows if row.steps > 1] or [0.0])),
+        distance_median=float(np.median([row.distance for row in rows])),
+        alarms=sum(row.alarms for row in rows),
+        episodes=len(rows),
+    )
+
+
+def _write_film(folder: Path, episode: Episode) -> None:
+    """Agent and goal side by side."""
+    from bilinear_wm.media import write_video
+
+    folder.mkdir(parents=True, exist_ok=True)
+    goal = episode.goal_picture()
+    gap = np.full((goal.shape[0], 2, 3), 128, np.uint8)
+    frames = episode.frames or [episode.picture()]
+    films = [np.concatenate([frame, gap, goal], axis=1) for frame in frames]
+    outcome = "solved" if episode.solved else "missed"
+    write_video(folder / f"{episode.task.index:03d}-{outcome}.mp4", films, fps=10)
+
+
+def describe(config: EvaluateConfig, result: Evaluation) -> str:
+    """A few lines for people."""
+    lines = [
+        f"{config.task} @{config.offset}, {config.planner}: success {result.success} of "
+        f"{result.episodes}; without those solved at the start "
+        f"({100 * result.solved_at_start:.1f} %) {result.success_unsolved}"
+    ]
+    if result.floor_random is not None and result.floor_none is not None:
+        lines.append(
+            f"on the same tasks: random actions {result.floor_random}, none {result.floor_none}"
+        )
+    if not np.isnan(result.ms_per_plan_p50):
+        lines.append(
+            f"planning: {result.ms_per_plan_p50:.2f} ms a call for one episode (p50; p99 "
+            f"{result.ms_per_plan_p99:.2f}), {1e3 * result.plan_seconds_per_episode:.1f} ms an "
+            f"episode, {result.plan_seconds_total:.2f} s in all; encoding a picture "
+            f"{result.ms_encode_p50:.2f} ms"
+        )
+    lines.append(
+        f"jerk {result.jerk:.3f}; final distance {result.distance_median:.2f} of what counts as "
+        "success (median)"
+    )
+    if config.monitor:
+        lines.append(f"the monitor fired {result.alarms} times")
+    if config.out is not None:
+        lines.append(f"written: {config.out}")
+    return "\n".join(lines)

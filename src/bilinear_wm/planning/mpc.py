@@ -1,0 +1,99 @@
+"""Receding horizon: plan, execute some blocks, look again, plan again.
+
+Executing a whole plan before the next one is the paper's way. Executing less of it needs care: a
+plan of five blocks uses all five to arrive, so starting a new plan of five after each block never
+arrives. With `shrink` the horizon becomes shorter by what was executed, until the plan is used
+up and the next begins at full length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.planning.base import Plan, Planner, PlanProblem
+
+
+@dataclass(frozen=True)
+class MPCConfig:
+    """How far to plan and how much of it to execute.
+
+    Attributes:
+        horizon: Blocks a plan looks ahead.
+        execute: Blocks executed before the next plan; None for the whole plan.
+        shrink: Whether a plan that continues another is shorter by what was executed.
+    """
+
+    horizon: int = 5
+    execute: int | None = None
+    shrink: bool = True
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise InputError(f"horizon: expected at least one block, found {self.horizon}")
+        if self.execute is not None and not 1 <= self.execute <= self.horizon:
+            raise InputError(
+                f"execute: expected 1 to {self.horizon} blocks (the horizon), found {self.execute}"
+            )
+
+
+class RecedingHorizon:
+    """What one episode remembers from plan to plan."""
+
+    def __init__(self, config: MPCConfig) -> None:
+        self.config = config
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget: the next plan begins at full length from nothing."""
+        self.horizon = self.config.horizon
+        """Blocks that the next plan looks ahead."""
+        self.rest: Tensor | None = None
+        """What is left of the last plan, (blocks, m)."""
+
+    def accept(self, actions: Float[Tensor, "h m"]) -> Float[Tensor, "executed m"]:
+        """Take a plan of `horizon` blocks; returns those to execute now."""
+        count = min(self.config.execute or self.horizon, self.horizon)
+        left = self.horizon - count
+        self.rest = actions[count:] if left else None
+        self.horizon = left if self.config.shrink and left else self.config.horizon
+        return actions[:count]
+
+    def warm_start(self, like: Tensor, action_size: int) -> Float[Tensor, "h m"]:
+        """The rest of the last plan, followed by rest."""
+        start = like.new_zeros(self.horizon, action_size)
+        if self.rest is not None:
+            kept = self.rest[: self.horizon]
+            start[: len(kept)] = kept
+        return start
+
+
+def plan_together(
+    planner: Planner,
+    episodes: Sequence[RecedingHorizon],
+    z0: Float[Tensor, "episodes d"],
+    z_goal: Float[Tensor, "episodes d"],
+    bounds: tuple[Tensor, Tensor] | None = None,
+    deadline_s: float | None = None,
+) -> tuple[list[Float[Tensor, "executed m"]], list[Plan]]:
+    """Plan for many episodes, in one batch for each horizon among them.
+
+    Returns the blocks that each episode executes next, and the plans that were made.
+    """
+    low, high = bounds if bounds is not None else (None, None)
+    blocks: list[Tensor] = [z0[:0]] * len(episodes)
+    plans = []
+    for horizon in sorted({episode.horizon for episode in episodes}):
+        chosen = [i for i, episode in enumerate(episodes) if episode.horizon == horizon]
+        warm = [episodes[i].warm_start(z0, planner.dynamics.action_size) for i in chosen]
+        problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, low, high)
+        plan = planner.plan(problem, warm_start=torch.stack(warm), deadline_s=deadline_s)
+        plans.append(plan)
+        for i, actions in zip(chosen, plan.actions, strict=True):
+            blocks[i] = episodes[i].accept(actions)
+    return blocks, plans

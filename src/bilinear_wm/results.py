@@ -1,0 +1,197 @@
+"""results.jsonl: one header row, then one row an episode; summaries and comparisons of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+
+from bilinear_wm.errors import InputError
+
+PACKAGES = ("bilinear-world-models", "torch", "numpy", "mujoco", "pymunk", "numba")
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """One start and goal, and how it went."""
+
+    index: int
+    episode: int
+    start_step: int
+    solved_at_start: bool
+    success: bool
+    steps: int
+    """Environment steps taken: until the goal, or the whole budget."""
+    distance: float
+    """At the end, in units of what counts as success."""
+    jerk: float
+    """Mean length of the change between consecutive actions."""
+    plans: int
+    plan_seconds: float
+    """Of this episode's share in every planning call."""
+    encode_seconds: float
+    statuses: tuple[str, ...] = ()
+    alarms: int = 0
+    """How often the action-recovery monitor fired."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share with its 95 % Wilson interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def rate(outcomes: Sequence[bool]) -> Rate:
+    """The share of successes."""
+    if len(outcomes) == 0:
+        return Rate(float("nan"), float("nan"), float("nan"), 0)
+    interval = binomtest(sum(outcomes), len(outcomes)).proportion_ci(method="wilson")
+    low, high = float(interval.low), float(interval.high)
+    return Rate(sum(outcomes) / len(outcomes), low, high, len(outcomes))
+
+
+class ResultFile:
+    """Rows are appended as episodes end, so that an interruption loses none."""
+
+    def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
+        self.path = path
+        self.rows: list[EpisodeResult] = []
+        if path.exists():
+            if not resume:
+                raise InputError(
+                    f"--out {path}: exists already; remove it, name another file, "
+                    "or complete it with --resume"
+                )
+            found, self.rows = read_results(path)
+            for name in header:
+                if name not in ("versions", "machine") and found.get(name) != header[name]:
+                    raise InputError(
+                        f"--resume {path}: expected {name} {header[name]}, found "
+                        f"{found.get(name)}; give the options of the first run"
+                    )
+            self._rewrite(found)  # a last line that an interruption cut is dropped
+        else:
+            if not path.resolve().parent.is_dir():
+                raise InputError(
+                    f"--out {path}: expected an existing folder, found no {path.resolve().parent}"
+                )
+            self._rewrite(header)
+
+    def _rewrite(self, header: dict[str, Any]) -> None:
+        lines = [json.dumps({"header": header})] + [json.dumps(asdict(r)) for r in self.rows]
+        fresh = self.path.with_name(self.path.name + ".partial")
+        fresh.write_text("\n".join(lines) + "\n")
+        os.replace(fresh, self.path)
+
+    def add(self, row: EpisodeResult) -> None:
+        self.rows.append(row)
+        with self.path.open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+
+
+def read_results(path: Path) -> tuple[dict[str, Any], list[EpisodeResult]]:
+    """The header and the rows of a results file."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: expected a results file; {error}") from error
+    names = {field.name for field in fields(EpisodeResult)}
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            if number == len(lines) and number > 1:
+                break  # cut off by an interruption
+            raise InputError(f"{path}: line {number}: expected JSON ({error})") from error
+        if number == 1:
+            if not isinstance(values, dict) or "header" not in values:
+                raise InputError(f"{path}: line 1: expected the header of a results file")
+            header = values["header"]
+            continue
+        if set(values) != names:
+            raise InputError(
+                f"{path}: line {number}: expected the fields of an episode, "
+                f"found {', '.join(sorted(values))}"
+            )
+        rows.append(EpisodeResult(**(values | {"statuses": tuple(values["statuses"])})))
+    if not lines:
+        raise InputError(f"{path}: expected a results file, found an empty one")
+    return header, rows
+
+
+def machine_facts() -> dict[str, Any]:
+    """What results depend on beside the settings."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "absent"
+    return {
+        "versions": versions,
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods on the same starts and goals."""
+
+    episodes: int
+    only_first: int
+    only_second: int
+    p_value: float
+    """Of McNemar's exact test: chance of a split as uneven if the methods were equally good."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.episodes} shared tasks: {self.only_first} solved by the first alone, "
+            f"{self.only_second} by the second alone; McNemar's exact p = {self.p_value:.3g}"
+        )
+
+
+def compare(first: Path, second: Path) -> Comparison:
+    """A paired test; refuses files whose tasks differ."""
+    (head_a, rows_a), (head_b, rows_b) = read_results(first), read_results(second)
+    for name in ("task", "offset", "seed", "tasks_from"):
+        if head_a.get(name) != head_b.get(name):
+            raise InputError(
+                f"{second}: expected the {name} of {first}, {head_a.get(name)}, "
+                f"found {head_b.get(name)}"
+            )
+    outcomes_b = {(r.episode, r.start_step): r.success for r in rows_b}
+    pairs = [
+        (r.success, outcomes_b[r.episode, r.start_step])
+        for r in rows_a
+        if (r.episode, r.start_step) in outcomes_b
+    ]
+    only_a = sum(a and not b for a, b in pairs)
+    only_b = sum(b and not a for a, b in pairs)
+    p = binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
+    return Comparison(len(pairs), only_a, only_b, float(p))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """A percentile, NaN of nothing."""
+    return float(np.percentile(values, share)) if len(values) else float("nan")

@@ -1,0 +1,228 @@
+"""The Gauss-Newton step: its derivatives, its two engines, its options."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import sys
+from typing import Any
+
+import pytest
+import torch
+from tests.planning.conftest import ENV, D, M, bilinear, problem, with_residual
+
+from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
+from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
+from bilinear_wm.planning.sensitivity import (
+    analytic,
+    coherent_lift,
+    finite_difference,
+    lift_blocks,
+)
+
+H = 4
+
+
+def plan_inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return (
+        torch.randn(3, D, generator=generator).to(dtype),
+        torch.randn(3, H, M, generator=generator).to(dtype),
+    )
+
+
+@pytest.mark.parametrize("make", [bilinear, with_residual])
+@pytest.mark.parametrize("blocks", [[0, 1, 2, 3], [1, 3]])
+def test_analytic_tangents_equal_autograd(make: Any, blocks: list[int]) -> None:
+    dynamics = make().double()
+    z0, actions = plan_inputs(torch.float64)
+    lift = coherent_lift(M, ENV, z0)
+    latents, tangents = analytic(dynamics, z0, actions, lift, blocks)
+    torch.testing.assert_close(latents, dynamics.rollout(z0, actions), rtol=0, atol=1e-10)
+    whole = lift_blocks(lift, blocks, H).flatten(0, 1)
+    for i in range(3):
+        jacobian = torch.autograd.functional.jacobian(
+            lambda a, i=i: dynamics.rollout(z0[i], a), actions[i]
+        ).flatten(-2)
+        for t in range(H):
+            exact = jacobian[t + 1] @ whole
+            ours = tangents.latents[t][i]
+            torch.testing.assert_close(ours, exact[:, : ours.shape[1]], rtol=0, atol=1e-10)
+
+
+def test_finite_differences_come_close_in_single_precision() -> None:
+    dynamics = bilinear()
+    z0, actions = plan_inputs(torch.float32)
+    lift = coherent_lift(M, ENV, z0)
+    blocks = list(range(H))
+    _, exact = analytic(dynamics.double(), z0.double(), actions.double(), lift.double(), blocks)
+    _, rough = finite_difference(dynamics.float(), z0, actions, lift, blocks)
+    for t in range(H):
+        scale = exact.latents[t].norm()
+        assert (rough.latents[t] - exact.latents[t]).norm() < 2e-2 * scale
+
+
+def test_each_term_has_the_right_derivatives() -> None:
+    z0, actions = plan_inputs(torch.float64)
+    dynamics = bilinear(dtype=torch.float64)
+    lift = coherent_lift(M, ENV, z0)
+    blocks = [0, 2, 3]
+    latents, tangents = analytic(dynamics, z0, actions, lift, blocks)
+    targets = torch.randn(3, H, D, generator=torch.Generator().manual_seed(2)).double()
+    terms = (Reach(targets, (0.3, 0.0, 0.1, 1.0)), Effort(0.2), Smoothness(0.7, ENV))
+    for term in terms:
+        local = term.quadratic(latents, actions, tangents)
+
+        def value(delta: torch.Tensor, term: Any = term) -> torch.Tensor:
+            moved = actions + (tangents.actions @ delta[:, None, :, None]).squeeze(-1)
+            rolled = dynamics.rollout(z0, moved)
+            return term.value(rolled[:, None], moved[:, None]).sum()
+
+        delta = torch.zeros(3, len(blocks) * ENV, dtype=torch.float64, requires_grad=True)
+        (gradient,) = torch.autograd.grad(value(delta), delta)
+        torch.testing.assert_close(local.gradient, gradient, rtol=0, atol=1e-10)
+        if not isinstance(term, Reach):  # quadratic in the actions: the Hessian is exact
+            exact = torch.autograd.functional.hessian(value, delta.detach())
+            hessian = local.hessian.expand(3, -1, -1)
+            for i in range(3):
+                torch.testing.assert_close(exact[i, :, i], hessian[i], rtol=0, atol=1e-10)
+    total = Objective(terms).value(latents[:, None], actions[:, None])
+    parts = sum(term.value(latents[:, None], actions[:, None]) for term in terms)
+    torch.testing.assert_close(total, parts)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "three of five blocks": {"refreshed_blocks": 3},
+    "smooth": {"smoothness": 0.1},
+    "stages": {"stage_weight": 0.1},
+    "every action by itself": {"coherent": False},
+    "no effort": {"effort": 0.0},
+    "candidates": {"candidates": 16, "spread": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("box", [True, False])
+def test_both_engines_and_both_sensitivities_agree(name: str, box: bool) -> None:
+    dynamics = bilinear(seed=4)
+    problems = reachable(dynamics, box)
+    settings = SETTINGS[name] | {"iterations": 60}
+    make = lambda **more: GaussNewtonPlanner(  # noqa: E731
+        dynamics, GaussNewtonConfig(**settings, **more)
+    )
+    torch_plans = make(compiled=False).plan(problems)
+    rough_plans = make(compiled=False, sensitivities="finite-difference").plan(problems)
+    before = 0.5 * (problems.z0 - problems.z_goal).square().sum(-1)
+    assert ((rough_plans.cost - torch_plans.cost).abs() < 1e-2 * before).all()
+    compiled = make()
+    for i in range(6):
+        one = PlanProblem(
+            problems.z0[i], problems.z_goal[i], 5, problems.action_low, problems.action_high
+        )
+        plan = compiled.plan(one)
+        torch.testing.assert_close(plan.cost, torch_plans.cost[i], rtol=1e-4, atol=1e-5)
+        rolled = dynamics.rollout(one.z0, plan.actions).detach()
+        torch.testing.assert_close(plan.latents, rolled, rtol=1e-4, atol=1e-4)
+
+
+def reachable(dynamics: BilinearDynamics, box: bool) -> PlanProblem:
+    """Goals near what some coherent plan reaches, as goals of recorded episodes are."""
+    p, generator = problem(batch=6, horizon=5, box=box), torch.Generator().manual_seed(9)
+    held = torch.randn(6, 5, ENV, generator=generator).repeat(1, 1, M // ENV)
+    goal = dynamics.rollout(p.z0, 0.7 * held)[:, -1].detach()
+    goal = goal + 0.05 * torch.randn(goal.shape, generator=generator)
+    return PlanProblem(p.z0, goal, 5, p.action_low, p.action_high)
+
+
+def test_a_path_is_followed() -> None:
+    p = problem(horizon=5)
+    dynamics = bilinear()
+    reachable = dynamics.rollout(p.z0, 0.5 * torch.randn(5, M, generator=torch.Generator()))
+    path = reachable[1:].detach()
+    through = PlanProblem(p.z0, path[-1], 5, path=path)
+    for compiled in (True, False):
+        config = GaussNewtonConfig(effort=0, stage_weight=1.0, coherent=False, compiled=compiled)
+        plan = GaussNewtonPlanner(dynamics, config).plan(through)
+        assert (plan.latents[1:] - path).norm() < 0.05 * (path - p.z0).norm()
+
+
+def test_the_step_solves_a_linear_model_at_once() -> None:
+    dynamics = bilinear(dtype=torch.float64)
+    with torch.no_grad():
+        dynamics.C.zero_()  # constant directions: the endpoint is affine in the actions
+    p = problem(horizon=3, box=False)
+    config = GaussNewtonConfig(effort=0.1, damping=1e-12, coherent=False)
+    plan = GaussNewtonPlanner(dynamics, config).plan(p)
+    assert plan.status == "converged"
+    assert isinstance(plan.iterations, int)
+    assert plan.iterations <= 2
+    z0, goal = p.z0.double(), p.z_goal.double()
+    at_rest = dynamics.rollout(z0, torch.zeros(3, M).double())[-1]
+    j = torch.autograd.functional.jacobian(
+        lambda a: dynamics.rollout(z0, a)[-1], torch.zeros(3, M).double()
+    ).flatten(-2)
+    exact = torch.linalg.solve(j.T @ j + 0.1 * torch.eye(3 * M), j.T @ (goal - at_rest))
+    torch.testing.assert_close(plan.actions.flatten(), exact, rtol=0, atol=1e-6)
+
+
+def test_smoothness_smooths() -> None:
+    p = problem(horizon=5, box=False)
+    rough, smooth = (
+        GaussNewtonPlanner(bilinear(), GaussNewtonConfig(smoothness=s)).plan(p).actions
+        for s in (0.0, 1.0)
+    )
+    jerk = [a.view(-1, ENV).diff(dim=0).norm() for a in (rough, smooth)]
+    assert jerk[1] < 0.5 * jerk[0]
+
+
+def test_more_candidates_and_starts_never_hurt() -> None:
+    p = problem(batch=8, horizon=5, box=False)
+    alone = GaussNewtonPlanner(bilinear(seed=7), GaussNewtonConfig()).plan(p).cost
+    config = GaussNewtonConfig(candidates=16, starts=17)
+    many = GaussNewtonPlanner(bilinear(seed=7), config).plan(p).cost
+    assert (many <= alone * 1.001).all()
+
+
+def test_the_kernel_sees_new_weights() -> None:
+    dynamics, p = bilinear(), problem()
+    planner = GaussNewtonPlanner(dynamics)
+    planner.plan(p)
+    with torch.no_grad():
+        dynamics.scale.values.mul_(2)
+    fresh = GaussNewtonPlanner(dynamics).plan(p)
+    torch.testing.assert_close(planner.plan(p).actions, fresh.actions)
+
+
+def test_without_numba_torch_plans_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = builtins.__import__
+
+    def fake(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "numba":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "bilinear_wm.planning._compiled", raising=False)
+    monkeypatch.delattr("bilinear_wm.planning._compiled", raising=False)
+    monkeypatch.setattr(builtins, "__import__", fake)
+    with caplog.at_level(logging.WARNING):
+        planner = GaussNewtonPlanner(bilinear())
+        planner.plan(problem())
+        planner.plan(problem())
+    assert [r.message for r in caplog.records] == [caplog.records[0].message]
+    assert "bilinear-world-models[fast]" in caplog.text
+
+
+def test_a_real_time_tick_is_one_iteration_from_the_shifted_plan() -> None:
+    """Warm started single iterations arrive where a long search does."""
+    p = problem()
+    dynamics = bilinear()
+    tick = GaussNewtonPlanner(dynamics, GaussNewtonConfig(iterations=1))
+    plan = tick.plan(p)
+    for _ in range(20):
+        plan = tick.plan(p, warm_start=plan.actions)
+    thorough = GaussNewtonPlanner(dynamics, GaussNewtonConfig(iterations=60)).plan(p)
+    torch.testing.assert_close(plan.cost, thorough.cost, rtol=1e-3, atol=1e-5)

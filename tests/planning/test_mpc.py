@@ -1,0 +1,64 @@
+"""Receding horizon."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.planning.conftest import M, bilinear, problem
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
+from bilinear_wm.planning.mpc import MPCConfig, RecedingHorizon, plan_together
+
+
+def test_a_whole_plan_is_executed_and_forgotten() -> None:
+    loop = RecedingHorizon(MPCConfig(horizon=3))
+    actions = torch.arange(3.0)[:, None].expand(3, M)
+    assert torch.equal(loop.accept(actions), actions)
+    assert loop.horizon == 3
+    assert not loop.warm_start(actions, M).any()
+
+
+def test_a_shrinking_horizon_arrives() -> None:
+    loop = RecedingHorizon(MPCConfig(horizon=3, execute=1))
+    horizons, actions = [], torch.arange(3.0)[:, None].expand(3, M)
+    for _ in range(5):
+        horizons.append(loop.horizon)
+        loop.accept(actions[: loop.horizon])
+    assert horizons == [3, 2, 1, 3, 2]
+
+
+def test_the_rest_is_the_next_warm_start() -> None:
+    actions = torch.arange(3.0)[:, None].expand(3, M)
+    for shrink, expected in ((True, [1.0, 2.0]), (False, [1.0, 2.0, 0.0])):
+        loop = RecedingHorizon(MPCConfig(horizon=3, execute=1, shrink=shrink))
+        loop.accept(actions)
+        assert loop.warm_start(actions, M)[:, 0].tolist() == expected
+        loop.restart()
+        assert loop.warm_start(actions, M).shape == (3, M)
+        assert not loop.warm_start(actions, M).any()
+
+
+def test_episodes_at_different_points_plan_together() -> None:
+    planner = GaussNewtonPlanner(bilinear(), GaussNewtonConfig(compiled=False))
+    p = problem(batch=3)
+    config = MPCConfig(horizon=3, execute=1)
+    loops = [RecedingHorizon(config) for _ in range(3)]
+    loops[1].accept(torch.zeros(3, M))
+    assert p.action_low is not None
+    assert p.action_high is not None
+    blocks, plans = plan_together(planner, loops, p.z0, p.z_goal, (p.action_low, p.action_high))
+    assert [len(b) for b in blocks] == [1, 1, 1]
+    assert sorted(plan.actions.shape[1] for plan in plans) == [2, 3]
+    alone = RecedingHorizon(config)
+    single, _ = plan_together(
+        planner, [alone], p.z0[2:], p.z_goal[2:], (p.action_low, p.action_high)
+    )
+    torch.testing.assert_close(single[0], blocks[2], rtol=1e-4, atol=1e-4)
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(InputError, match="horizon"):
+        MPCConfig(horizon=0)
+    with pytest.raises(InputError, match="execute: expected 1 to 3"):
+        MPCConfig(horizon=3, execute=4)
