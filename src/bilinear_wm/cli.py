@@ -273,18 +273,41 @@ def compare(
     _end_with_json(json, asdict(result))
 
 
-def demo(out: Path = Path("demo"), json: bool = False) -> None:
-    """Collect TwoRoom episodes and show them.
+def publish(
+    run: Path,
+    out: Path,
+    command: str,
+    results: tuple[Path, ...] = (),
+) -> None:
+    """Make a checkpoint folder to give away from a training run, with a model card.
+
+    Args:
+        run: The training folder.
+        out: The folder to write.
+        command: What was run to make it, commands separated by `;`, for the card.
+        results: Results files of `bwm evaluate` for the card's table.
+    """
+    from bilinear_wm.publish import publish as run_publish
+
+    made = run_publish(run, out, results, command)
+    print(f"{made}: written; load it with bwm.load_model({str(made)!r})")
+
+
+def demo(
+    out: Path = Path("demo"), pretrained: Path = Path("pretrained"), json: bool = False
+) -> None:
+    """Plan with the pretrained models beside CEM and random actions, and train one from nothing.
 
     Args:
         out: The folder for everything that is made.
+        pretrained: Where the pretrained models are.
         json: End with one line of JSON.
     """
-    from bilinear_wm.demo import run_demo
+    from bilinear_wm.demo import DemoConfig, run_demo
 
-    summary, files = run_demo(out)
+    numbers, files = run_demo(DemoConfig(out, pretrained))
     print("made:", *files, sep="\n  ")
-    _end_with_json(json, {**asdict(summary), "files": files})
+    _end_with_json(json, {**numbers, "files": files})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -306,6 +329,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "train-residual": train_residual,
                 "evaluate": evaluate,
                 "compare": compare,
+                "publish": publish,
                 "demo": demo,
             },
             prog="bwm",

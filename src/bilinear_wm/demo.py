@@ -1,33 +1,137 @@
-"""`bwm demo`: the main job, small, from start to end."""
+"""`bwm demo`: the main job from start to end, in a few minutes on two cores.
+
+Loads the pretrained models, plans to goal pictures beside CEM and random actions, films it, then
+collects TwoRoom episodes and trains a small model from nothing to show that it learns.
+"""
 
 from __future__ import annotations
 
+import json
 import tempfile
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from bilinear_wm import recipes
 from bilinear_wm.collect import CollectConfig, collect
 from bilinear_wm.episodes import EpisodeFile
-from bilinear_wm.inspection import Summary, describe, sheet, summarize
-from bilinear_wm.media import write_picture, write_video
+from bilinear_wm.errors import InputError
+from bilinear_wm.evaluate import Evaluation, evaluate
+from bilinear_wm.inspection import describe, sheet, summarize
+from bilinear_wm.media import write_picture
+from bilinear_wm.run_folder import METRICS
+from bilinear_wm.train import train
 
-TASK = "tworoom"
-EPISODES = 200
-VIDEO_EPISODES = 4
+PRETRAINED = Path("pretrained")
+TASKS = ("tworoom", "pusht")
 
 
-def run_demo(out: Path, progress: bool = True) -> tuple[Summary, list[Path]]:
-    """Collect TwoRoom episodes into `out`, look at them, and return what was made."""
-    out.mkdir(parents=True, exist_ok=True)
-    data, picture, video = out / "tworoom.h5", out / "tworoom.png", out / "tworoom.mp4"
-    with tempfile.TemporaryDirectory(dir=out) as scratch:  # replaces an earlier demo's file
+@dataclass(frozen=True)
+class DemoConfig:
+    """How much of everything.
+
+    Attributes:
+        out: The folder for everything that is made.
+        pretrained: Where the pretrained models are.
+        episodes: Starts and goals of each evaluation.
+        cem_episodes: Those of CEM, which is slow.
+        collected: Episodes to train on.
+        steps: Training steps.
+    """
+
+    out: Path = Path("demo")
+    pretrained: Path = PRETRAINED
+    episodes: int = 50
+    cem_episodes: int = 10
+    collected: int = 1500
+    steps: int = 400
+
+
+@dataclass
+class _Made:
+    files: list[Path] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+def run_demo(config: DemoConfig, progress: bool = True) -> tuple[dict[str, Any], list[Path]]:
+    """Run everything; returns the numbers and the files that were made."""
+    config.out.mkdir(parents=True, exist_ok=True)
+    made = _Made()
+    models = {task: config.pretrained / task for task in TASKS}
+    models = {task: folder for task, folder in models.items() if folder.is_dir()}
+    if not models:
+        raise InputError(
+            f"--pretrained {config.pretrained}: expected the folders {', '.join(TASKS)}, found "
+            "neither; run the demo where the repository's pretrained/ is"
+        )
+    for task, folder in models.items():
+        _plan(task, folder, config, made, progress)
+    data = config.out / "tworoom.h5"
+    run = _learn(data, config, made, progress)
+    _plan_with(run, data, config, made, progress)
+    print(f"\n{'':<34}{'success (95 % interval)':<28}{'random':>8}{'none':>8}{'ms a plan':>12}")
+    print("\n".join(made.rows))
+    return made.numbers, made.files
+
+
+def _plan(task: str, folder: Path, config: DemoConfig, made: _Made, progress: bool) -> None:
+    for planner, episodes in (("gauss-newton", config.episodes), ("cem", config.cem_episodes)):
+        first = planner == "gauss-newton"
+        out, film = config.out / f"{task}-{planner}.jsonl", config.out / f"{task}-videos"
+        out.unlink(missing_ok=True)
+        run = replace(
+            recipes.evaluation(task, planner),
+            checkpoint=folder,
+            episodes=episodes,
+            out=out,
+            video=film if first else None,
+            floors=first,
+        )
+        result = evaluate(run, progress)
+        made.files.append(out)
+        if first:
+            made.files += sorted(film.glob("*.mp4"))
+        _add_row(f"{task}, pretrained, {planner}", result, made)
+
+
+def _learn(data: Path, config: DemoConfig, made: _Made, progress: bool) -> Path:
+    with tempfile.TemporaryDirectory(dir=config.out) as scratch:  # replaces an earlier demo's file
         fresh = Path(scratch) / data.name
-        collect(CollectConfig(TASK, fresh, EPISODES, frame_stride=1), progress)
+        collect(CollectConfig("tworoom", fresh, config.collected), progress)
         fresh.replace(data)
-    file = EpisodeFile(data)
-    summary = summarize(file)
-    print(describe(summary))
-    write_picture(picture, sheet(file))
-    with file.open() as handle:
-        frames = [f for e in range(VIDEO_EPISODES) for f in file.read_frames(handle, e)]
-    write_video(video, frames, fps=30)
-    return summary, [data, picture, video]
+    episodes = EpisodeFile(data)
+    print(describe(summarize(episodes)))
+    picture = data.with_suffix(".png")
+    write_picture(picture, sheet(episodes))
+    run = config.out / "tworoom-run"
+    if run.exists():
+        import shutil
+
+        shutil.rmtree(run)
+    recipe = recipes.compact(data, run, "bilinear", "tworoom")
+    every = max(config.steps // 4, 1)
+    train(replace(recipe, steps=config.steps, eval_every=every, save_every=config.steps), progress)
+    made.files += [data, picture, run / METRICS, run]
+    last = json.loads((run / METRICS).read_text().splitlines()[-1])
+    made.numbers["trained"] = {k: v for k, v in last.items() if k.startswith(("probe", "open"))}
+    return run
+
+
+def _plan_with(run: Path, data: Path, config: DemoConfig, made: _Made, progress: bool) -> None:
+    recipe = recipes.evaluation("tworoom", "gauss-newton")
+    result = evaluate(
+        replace(recipe, checkpoint=run, episodes=config.episodes, data=data), progress
+    )
+    _add_row(f"tworoom, {config.steps} steps from nothing", result, made)
+
+
+def _add_row(name: str, result: Evaluation, made: _Made) -> None:
+    def percent(rate: Any) -> str:
+        return f"{100 * rate.value:.0f} %" if rate else ""
+
+    made.numbers[name] = result.numbers()
+    made.rows.append(
+        f"{name:<34}{result.success!s:<28}{percent(result.floor_random):>8}"
+        f"{percent(result.floor_none):>8}{result.ms_per_plan_p50:>12.1f}"
+    )

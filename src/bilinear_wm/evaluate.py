@@ -20,8 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from bilinear_wm.dataset import EpisodeDataset
+from bilinear_wm.diagnostics import encode_windows
 from bilinear_wm.errors import InputError
 from bilinear_wm.goals import GoalTask, goals_from_data, simulated_goals
+from bilinear_wm.imagination import Imagination
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.monitor import ActionMonitor
@@ -36,6 +39,7 @@ BUDGET = 2
 """Environment steps allowed, as a multiple of the offset."""
 FLOORS = ("random", "none")
 LATENCY_SAMPLES = 30
+MONITOR_WINDOWS = 1000
 Frames = list[NDArray[np.uint8]]
 
 
@@ -233,9 +237,10 @@ class ModelPolicy:
         mpc: MPCConfig,
         bounds: tuple[Tensor, Tensor],
         monitor: ActionMonitor | None = None,
+        imagination: Imagination | None = None,
     ) -> None:
         self.model, self.planner, self.mpc, self.bounds = model, planner, mpc, bounds
-        self.monitor = monitor
+        self.monitor, self.imagination = monitor, imagination
         self.problems: list[tuple[Tensor, Tensor]] = []  # some of those met, to time
         self._loops: dict[int, RecedingHorizon] = {}
         self._goals: dict[int, Tensor] = {}
@@ -248,19 +253,20 @@ class ModelPolicy:
         encoded = time.perf_counter()
         loops = [self._loops.setdefault(e.task.index, RecedingHorizon(self.mpc)) for e in episodes]
         self._watch(episodes, loops, z)
-        blocks, plans = plan_together(self.planner, loops, z, goals, self.bounds)
+        moves = plan_together(self.planner, loops, z, goals, self.bounds)
         planned = time.perf_counter()
         if len(self.problems) < LATENCY_SAMPLES:
             self.problems += list(zip(z, goals, strict=True))
-        statuses = [s for plan in plans for s in plan.status]
-        for episode, z_now, block in zip(episodes, z, blocks, strict=True):
+        for episode, z_now, move in zip(episodes, z, moves, strict=True):
             episode.plans += 1
             episode.encode_seconds += (encoded - begun) / len(episodes)
             episode.plan_seconds += (planned - encoded) / len(episodes)
-            self._before[episode.task.index] = (z_now, block)
-        for episode, status in zip(episodes, statuses, strict=True):
-            episode.statuses.append(status)
-        return [self.model.to_env_actions(block).cpu().numpy() for block in blocks]
+            episode.statuses.append(move.status)
+            self._before[episode.task.index] = (z_now, move.blocks)
+            if self.imagination is not None:
+                pictures = self.imagination.pictures(move.latents)
+                episode.imagined += list(pictures.repeat(self.model.config.frame_skip, axis=0))
+        return [self.model.to_env_actions(move.blocks).cpu().numpy() for move in moves]
 
     def _encode(self, episodes: Sequence[Episode]) -> Tensor:
         """Latents now; goals are encoded once."""
@@ -383,8 +389,18 @@ def _prepare(config: EvaluateConfig) -> tuple[Task, Policy]:
     if config.action_limit is not None:
         bounds = tuple(b.clamp(-config.action_limit, config.action_limit) for b in bounds)  # type: ignore[assignment]
     mpc = MPCConfig(config.horizon, config.replan_every)
-    monitor = ActionMonitor.load(config.checkpoint, model) if config.monitor else None
-    return camera, ModelPolicy(model, planner, mpc, bounds, monitor)
+    monitor = _calibrated_monitor(config, model) if config.monitor else None
+    imagination = Imagination(model, camera) if config.video is not None else None
+    return camera, ModelPolicy(model, planner, mpc, bounds, monitor, imagination)
+
+
+def _calibrated_monitor(config: EvaluateConfig, model: WorldModel) -> ActionMonitor:
+    """Set by the training part of the episodes: the tasks come from the held-out part."""
+    if config.data is None:
+        raise InputError("--monitor: expected --data, whose episodes set its threshold, found none")
+    data = EpisodeDataset(config.data, 2, frame_skip=model.config.frame_skip, in_memory=False)
+    z, actions, _ = encode_windows(model, data, MONITOR_WINDOWS)
+    return ActionMonitor.calibrated(model, z, actions)
 
 
 def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
@@ -466,14 +482,19 @@ def _summarize(
 
 
 def _write_film(folder: Path, episode: Episode) -> None:
-    """Agent and goal side by side."""
+    """Agent, plan and goal side by side; the plan as the nearest picture that was encoded."""
     from bilinear_wm.media import write_video
 
     folder.mkdir(parents=True, exist_ok=True)
     goal = episode.goal_picture()
     gap = np.full((goal.shape[0], 2, 3), 128, np.uint8)
     frames = episode.frames or [episode.picture()]
-    films = [np.concatenate([frame, gap, goal], axis=1) for frame in frames]
+    imagined = [*episode.imagined, goal][: len(frames)]
+    imagined += [imagined[-1]] * (len(frames) - len(imagined))
+    films = [
+        np.concatenate([frame, gap, plan, gap, goal], axis=1)
+        for frame, plan in zip(frames, imagined, strict=True)
+    ]
     outcome = "solved" if episode.solved else "missed"
     write_video(folder / f"{episode.task.index:03d}-{outcome}.mp4", films, fps=10)
 

@@ -8,7 +8,6 @@ outside, a blocked arm or a changed picture makes them differ.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -63,8 +62,3 @@ class ActionMonitor:
         monitor = cls(model.dynamics, float("inf"))
         values = monitor.disagreement(z[:, :-1], actions, z[:, 1:]).flatten()
         return cls(model.dynamics, float(torch.quantile(values.float(), 1 - false_alarms)))
-
-    @classmethod
-    def load(cls, checkpoint: Path, model: WorldModel) -> ActionMonitor:
-        """The monitor that belongs to a checkpoint."""
-        raise InputError(f"--monitor: {checkpoint} has no calibrated threshold")

@@ -47,14 +47,16 @@ def test_episodes_at_different_points_plan_together() -> None:
     loops[1].accept(torch.zeros(3, M))
     assert p.action_low is not None
     assert p.action_high is not None
-    blocks, plans = plan_together(planner, loops, p.z0, p.z_goal, (p.action_low, p.action_high))
-    assert [len(b) for b in blocks] == [1, 1, 1]
-    assert sorted(plan.actions.shape[1] for plan in plans) == [2, 3]
+    bounds = (p.action_low, p.action_high)
+    moves = plan_together(planner, loops, p.z0, p.z_goal, bounds)
+    assert [len(move.blocks) for move in moves] == [1, 1, 1]
+    assert [loop.horizon for loop in loops] == [2, 1, 2]
+    for z, move in zip(p.z0, moves, strict=True):
+        expected = planner.dynamics.rollout(z, move.blocks)[1:]
+        torch.testing.assert_close(move.latents, expected.detach(), rtol=1e-4, atol=1e-4)
     alone = RecedingHorizon(config)
-    single, _ = plan_together(
-        planner, [alone], p.z0[2:], p.z_goal[2:], (p.action_low, p.action_high)
-    )
-    torch.testing.assert_close(single[0], blocks[2], rtol=1e-4, atol=1e-4)
+    (single,) = plan_together(planner, [alone], p.z0[2:], p.z_goal[2:], bounds)
+    torch.testing.assert_close(single.blocks, moves[2].blocks, rtol=1e-4, atol=1e-4)
 
 
 def test_settings_are_checked() -> None:

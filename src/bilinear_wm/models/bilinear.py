@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from bilinear_wm.models.base import Dynamics, Loss, WorldModel
-from bilinear_wm.models.cholqr import SHIFT, cholqr, factor, upper
+from bilinear_wm.models.cholqr import SHIFT, cholqr, gram_factor, upper
 from bilinear_wm.models.components import PictureComponents
 from bilinear_wm.models.config import ModelConfig
 
@@ -42,8 +42,8 @@ class BilinearConfig(ModelConfig):
     forward_unit: What the forward error is measured in: `latent` units, as in the paper, or
         `motion`, the typical squared change of the latent in a block. The second does not
         depend on the latents' scale, so that shrinking them gains nothing.
-    picture_weight: Weight of a term that keeps the pictures' principal components readable
-        from the latent; 0 for none.
+    picture_weight: Weight of a term that keeps the pictures' principal components in the first
+        entries of the latent; 0 for none.
     picture_components: How many of them.
     residual_hidden: Width of the planning residual; 0 while there is none.
     """
@@ -107,10 +107,11 @@ class BilinearDynamics(Dynamics):
         self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch d"]:
         """A z + M(z) a."""
-        drift = z @ self.A.T
+        tilde, drift = self.directions(z), z @ self.A.T
         if self.normalization == "none":
-            return drift + _apply(self.directions(z), a)
-        return drift + _apply(cholqr(self.directions(z)), a @ self.R.T)
+            return drift + _apply(tilde, a)
+        w = _back_solve(gram_factor(tilde), (a @ self.R.T).unsqueeze(-1))
+        return drift + (tilde @ w).squeeze(-1)
 
     def inverse(
         self, z: Float[Tensor, "*batch d"], z_next: Float[Tensor, "*batch d"]
@@ -134,30 +135,41 @@ class BilinearDynamics(Dynamics):
         z: Float[Tensor, "*batch d"],
         a: Float[Tensor, "*batch m"],
         z_dot: Float[Tensor, "*batch d k"],
-        a_dot: Float[Tensor, "*batch m k"],
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d k"]]:
-        """One step, and how it carries k tangents.
+        a_dot: Float[Tensor, "*batch m l"],
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d l"]]:
+        """One step, and how it carries l tangents; those beyond the first k begin here (zdot = 0).
 
         With b = R a, w = L^-T b and for a tangent Mdot = C zdot, W = Mdot L^-T, X = Q^T W:
 
             dQ = W - Q U(X),    U(X) = triu(X) + tril(X, -1)^T
             z'dot = A zdot + Mdot w - Q U(X) b + Q R adot
+
+        Q is applied as M~ L^-T, never formed; the latent and its tangents pass C together.
         """
-        tangent = self.spread(z_dot.mT)
-        drift, drift_dot = z @ self.A.T, self.A @ z_dot
+        k = z_dot.shape[-1]
+        rows = torch.cat([z.unsqueeze(-2), z_dot.mT], dim=-2)
+        drift, spread = rows @ self.A.T, self.spread(rows)
+        tilde, tangent = spread[..., 0, :, :] + self.B, spread[..., 1:, :, :]
+        carried = drift[..., 1:, :].mT
         if self.normalization == "none":
-            m_z = self.directions(z)
-            moved_dot = torch.einsum("...kij,...j->...ik", tangent, a)
-            return drift + _apply(m_z, a), drift_dot + moved_dot + m_z @ a_dot
-        q64, inverse64 = factor(self.directions(z))
-        q, inverse = q64.to(z.dtype), inverse64.to(z.dtype)
-        b = a @ self.R.T
-        w = _apply(inverse.mT, b)
-        along = torch.einsum("...kij,...j->...ik", tangent, w)
-        x = q.mT.unsqueeze(-3) @ (tangent @ inverse.mT.unsqueeze(-3))
-        turned = torch.einsum("...kij,...j->...ik", upper(x), b)
-        moved_dot = along - q @ turned + q @ (self.R @ a_dot)
-        return drift + _apply(q, b), drift_dot + moved_dot
+            z_next, z_next_dot = drift[..., 0, :] + _apply(tilde, a), tilde @ a_dot
+            if k:
+                turned = (tangent @ a[..., None, :, None]).squeeze(-1).mT
+                z_next_dot[..., :k] += carried + turned
+            return z_next, z_next_dot
+        inverse = _inverse_factor(tilde)
+        b = (a @ self.R.T).unsqueeze(-1)
+        w, push = inverse.mT @ b, self.R @ a_dot
+        if k:
+            outer = inverse.unsqueeze(-3)
+            x = outer @ (tilde.mT.unsqueeze(-3) @ tangent) @ outer.mT
+            push[..., :k] -= (upper(x) @ b.unsqueeze(-3)).squeeze(-1).mT
+        moved = tilde @ torch.cat([w, inverse.mT @ push], dim=-1)
+        z_next, z_next_dot = drift[..., 0, :] + moved[..., 0], moved[..., 1:]
+        if k:
+            along = (tangent @ w.unsqueeze(-3)).squeeze(-1).mT
+            z_next_dot[..., :k] += carried + along
+        return z_next, z_next_dot
 
     @torch.no_grad()
     def fold_gauge(self, z: Float[Tensor, "batch d"]) -> None:
@@ -237,7 +249,7 @@ class BilinearWorldModel(WorldModel):
             config.action_size,
         )
         if config.picture_weight > 0:
-            self.components = PictureComponents(config.latent_size, config.picture_components)
+            self.components = PictureComponents(config.picture_components)
         if config.residual_hidden > 0:
             from bilinear_wm.models.residual import ResidualDynamics
 
@@ -297,6 +309,20 @@ def _apply(
     matrix: Float[Tensor, "*batch i j"], vector: Float[Tensor, "*batch j"]
 ) -> Float[Tensor, "*batch i"]:
     return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _back_solve(
+    lower: Float[Tensor, "*batch m m"], right: Float[Tensor, "*batch m k"]
+) -> Float[Tensor, "*batch m k"]:
+    """L^-T right, solved in float64."""
+    return torch.linalg.solve_triangular(lower.mT, right.double(), upper=True).to(right.dtype)
+
+
+def _inverse_factor(tilde: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch m m"]:
+    """L^-1, computed in float64."""
+    lower = gram_factor(tilde)
+    eye = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
+    return torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False).to(tilde.dtype)
 
 
 def _least_squares(

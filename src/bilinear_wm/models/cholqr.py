@@ -50,6 +50,16 @@ def factor(
         return unit @ inverse.mT, inverse / length
 
 
+def gram_factor(matrix: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch m m"]:
+    """L alone, in float64: enough to apply Q, as Q b = M (L^-T b), without forming it."""
+    with torch.autocast(matrix.device.type, enabled=False):
+        wide = matrix.double()
+        gram = wide.mT @ wide
+        squares = gram.detach().diagonal(dim1=-2, dim2=-1)
+        shift = torch.where(squares > 0, SHIFT * squares, 1.0)
+        return torch.linalg.cholesky_ex(gram + torch.diag_embed(shift))[0]
+
+
 def cholqr_jvp(
     matrix: Float[Tensor, "*batch d m"], tangents: Float[Tensor, "*batch k d m"]
 ) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "*batch k d m"]]:

@@ -57,10 +57,12 @@ class ResidualDynamics(BilinearDynamics):
         z: Float[Tensor, "*batch d"],
         a: Float[Tensor, "*batch m"],
         z_dot: Float[Tensor, "*batch d k"],
-        a_dot: Float[Tensor, "*batch m k"],
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d k"]]:
+        a_dot: Float[Tensor, "*batch m l"],
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d l"]]:
         """Adds d[(I - P P^T) r] = (I - P P^T) rdot - Pdot P^T r - P Pdot^T r."""
         z_next, z_next_dot = super().step_jvp(z, a, z_dot, a_dot)
+        begun = a_dot.shape[-1] - z_dot.shape[-1]
+        z_dot = torch.cat([z_dot, z_dot.new_zeros(*z_dot.shape[:-1], begun)], dim=-1)
         tilde_dot = self.spread(z_dot.mT)
         if self.normalization == "none":
             m_z, m_dot = self.directions(z), tilde_dot

@@ -40,9 +40,11 @@ from bilinear_wm.planning.base import (
     require,
 )
 from bilinear_wm.planning.kernel import Kernel, kernel_for
-from bilinear_wm.planning.objective import Quadratic
+from bilinear_wm.planning.objective import Quadratic, Tangents
 from bilinear_wm.planning.sensitivity import analytic, coherent_lift, finite_difference
 
+Slopes = tuple[Tensor, Tangents]
+"""Latents of some plans, and how they move with the actions."""
 STEPS = (1.0, 0.5, 0.25, 0.125)
 SHORTER = 3
 """How often four steps are followed by four shorter ones."""
@@ -149,14 +151,22 @@ class GaussNewtonPlanner(Planner):
         quiet = torch.zeros(batch, dtype=torch.long, device=actions.device)
         refreshed = min(config.refreshed_blocks or horizon, horizon)
         rounds = math.ceil(horizon / refreshed)  # iterations until every block had its turn
+        slopes: Slopes | None = None
         for iteration in range(config.iterations):
             if search.out_of_time():
                 for row in rows.tolist():
                     status[row] = "deadline"
                 break
             some = search if len(rows) == batch else search.rows(rows)
-            blocks = sorted((iteration * refreshed + i) % horizon for i in range(refreshed))
-            stepped, lower = self._iterate(some, actions[rows], cost[rows], blocks)
+            blocks, upcoming = (
+                sorted((i * refreshed + place) % horizon for place in range(refreshed))
+                for i in (iteration, iteration + 1)
+            )
+            if slopes is None:
+                slopes = self._slopes(some, actions[rows], blocks)
+            stepped, lower, slopes = self._iterate(
+                some, actions[rows], cost[rows], slopes, upcoming
+            )
             small = ~(cost[rows] - lower > config.tolerance * cost[rows])
             actions[rows], cost[rows] = stepped, lower
             quiet[rows] = torch.where(small, quiet[rows] + 1, 0)
@@ -172,13 +182,17 @@ class GaussNewtonPlanner(Planner):
             status[row] = "diverged"
         return Found(actions, cost, status, iterations)
 
+    def _slopes(self, search: Search, actions: Tensor, blocks: list[int]) -> Slopes:
+        return self._differentiate(self.dynamics, search.z0, actions, self._lift, blocks)
+
     def _iterate(
-        self, search: Search, actions: Tensor, cost: Tensor, blocks: list[int]
-    ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"]]:
-        """One step for each problem; where there is nothing to gain, nothing changes."""
-        latents, tangents = self._differentiate(
-            self.dynamics, search.z0, actions, self._lift, blocks
-        )
+        self, search: Search, actions: Tensor, cost: Tensor, slopes: Slopes, upcoming: list[int]
+    ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"], Slopes | None]:
+        """One step for each problem; where there is nothing to gain, nothing changes.
+
+        Returns the plans, their costs and, if they are known already, the slopes at them.
+        """
+        latents, tangents = slopes
         local = search.objective.quadratic(latents, actions, tangents)
         free = _free(search, actions, local.gradient, tangents.actions)
         delta = _solve(local, self.config.damping, free)
@@ -186,6 +200,14 @@ class GaussNewtonPlanner(Planner):
         promised = -0.5 * (torch.where(free, local.gradient, 0.0) * delta).sum(-1)
         open_rows = (promised > self.config.tolerance * cost).nonzero().squeeze(-1)
         lengths = actions.new_tensor(STEPS)[:, None, None]
+        if len(cost) == len(open_rows) == 1 and self._differentiate is analytic:
+            # A full step mostly helps: differentiate there at once instead of rolling out first.
+            trial = search.clamp(actions + step)
+            slopes = self._slopes(search, trial, upcoming)
+            value = search.objective.value(slopes[0][:, None], trial[:, None])[:, 0]
+            if value < cost:
+                return trial, value, slopes
+            lengths = lengths / 2
         actions, cost = actions.clone(), cost.clone()
         for _ in range(1 + SHORTER):
             if len(open_rows) == 0:
@@ -200,7 +222,7 @@ class GaussNewtonPlanner(Planner):
             cost[open_rows[won]] = costs[won, first[won]]
             open_rows = open_rows[~lower.any(-1)]
             lengths = lengths * STEPS[-1] / 2
-        return actions, cost
+        return actions, cost, None
 
     def _starts(self, search: Search) -> Float[Tensor, "batch starts h m"]:
         """The best of the start and its candidates.

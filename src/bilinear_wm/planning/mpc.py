@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilinear_wm.errors import InputError
-from bilinear_wm.planning.base import Plan, Planner, PlanProblem
+from bilinear_wm.planning.base import Planner, PlanProblem, Status
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,16 @@ class RecedingHorizon:
         return start
 
 
+@dataclass(frozen=True)
+class Move:
+    """What one episode does next."""
+
+    blocks: Float[Tensor, "executed m"]
+    latents: Float[Tensor, "executed d"]
+    """What the model expects after each of them."""
+    status: Status
+
+
 def plan_together(
     planner: Planner,
     episodes: Sequence[RecedingHorizon],
@@ -80,20 +90,17 @@ def plan_together(
     z_goal: Float[Tensor, "episodes d"],
     bounds: tuple[Tensor, Tensor] | None = None,
     deadline_s: float | None = None,
-) -> tuple[list[Float[Tensor, "executed m"]], list[Plan]]:
-    """Plan for many episodes, in one batch for each horizon among them.
-
-    Returns the blocks that each episode executes next, and the plans that were made.
-    """
+) -> list[Move]:
+    """Plan for many episodes, in one batch for each horizon among them."""
     low, high = bounds if bounds is not None else (None, None)
-    blocks: list[Tensor] = [z0[:0]] * len(episodes)
-    plans = []
+    moves: dict[int, Move] = {}
     for horizon in sorted({episode.horizon for episode in episodes}):
         chosen = [i for i, episode in enumerate(episodes) if episode.horizon == horizon]
         warm = [episodes[i].warm_start(z0, planner.dynamics.action_size) for i in chosen]
         problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, low, high)
         plan = planner.plan(problem, warm_start=torch.stack(warm), deadline_s=deadline_s)
-        plans.append(plan)
-        for i, actions in zip(chosen, plan.actions, strict=True):
-            blocks[i] = episodes[i].accept(actions)
-    return blocks, plans
+        for place, i in enumerate(chosen):
+            blocks = episodes[i].accept(plan.actions[place])
+            latents = plan.latents[place, 1 : len(blocks) + 1]
+            moves[i] = Move(blocks, latents, plan.status[place])  # type: ignore[arg-type]
+    return [moves[i] for i in range(len(episodes))]

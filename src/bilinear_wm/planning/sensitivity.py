@@ -44,14 +44,13 @@ def analytic(
 
     Only directions that have begun to act are carried, so F is never formed.
     """
-    horizon = actions.shape[1]
+    horizon, active = actions.shape[1], 0
     lifts = lift_blocks(lift, blocks, horizon)
     latents, tangents = [z0], []
     z, z_dot = z0, z0.new_zeros(*z0.shape, 0)
     for t in range(horizon):
-        if t in blocks:
-            z_dot = torch.cat([z_dot, z.new_zeros(*z.shape, lift.shape[-1])], dim=-1)
-        a_dot = lifts[t, :, : z_dot.shape[-1]].expand(len(z0), -1, -1)
+        active += lift.shape[-1] if t in blocks else 0
+        a_dot = lifts[t, :, :active].expand(len(z0), -1, -1)
         z, z_dot = dynamics.step_jvp(z, actions[:, t], z_dot, a_dot)  # type: ignore[attr-defined]
         latents.append(z)
         tangents.append(z_dot)

@@ -1,0 +1,81 @@
+"""A finished training run to a checkpoint folder that can be given away.
+
+    bwm publish --run runs/tworoom --out pretrained/tworoom --results results/tworoom-*.jsonl
+
+Keeps what planning needs, leaves the optimizer's state behind, and writes a model card with the
+command, the diagnosis on held-out episodes and the results of evaluations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bilinear_wm import checkpoint
+from bilinear_wm.errors import InputError
+from bilinear_wm.models import load_model
+from bilinear_wm.results import rate, read_results
+from bilinear_wm.run_folder import METRICS
+from bilinear_wm.train import PROGRESS
+
+LARGEST_MB = 8
+
+
+def publish(run: Path, out: Path, results: Sequence[Path], command: str) -> Path:
+    """Write `out` from the last checkpoint of `run`."""
+    folder = checkpoint.resolve(run)
+    model = load_model(folder)
+    if not (folder / PROGRESS).is_file():
+        raise InputError(
+            f"--run {run}: expected a training folder, found no {PROGRESS} in {folder}"
+        )
+    facts = json.loads((folder / PROGRESS).read_text())
+    with checkpoint.replacing(out) as fresh:
+        model.save_pretrained(fresh)
+        card = checkpoint.model_card(
+            model.kind, model.config.to_dict(), _facts(facts, run, command)
+        )
+        (fresh / "README.md").write_text(card + _table(results))
+        size = sum(file.stat().st_size for file in fresh.iterdir()) / 1e6
+        if size > LARGEST_MB:
+            raise InputError(f"--run {run}: expected at most {LARGEST_MB} MB, found {size:.1f}")
+    return out
+
+
+def _facts(facts: dict[str, Any], run: Path, command: str) -> dict[str, str]:
+    config, data = facts["config"], facts["data"]
+    last = json.loads((run / METRICS).read_text().splitlines()[-1])
+    probes = ", ".join(f"{k[6:]} {v:.3f}" for k, v in last.items() if k.startswith("probe_"))
+    found = {
+        "commands": "`" + "`, `".join(line.strip() for line in command.split(";")) + "`",
+        "data": f"{data['episodes']} episodes, {data['rows']:,} rows",
+        "training": f"{facts['step']} steps of {config['batch_size']} windows of "
+        f"{config['num_frames']} pictures, seed {config['seed']}, "
+        f"{facts['seconds'] / 60:.1f} minutes",
+        "linear probes (R², held-out)": probes,
+        "open-loop error, 1 and 5 blocks": f"{last['open_loop_1']:.3f}, "
+        f"{last.get('open_loop_5', float('nan')):.3f} of what nothing-moves misses",
+    }
+    if "sigma_min" in last:
+        found["singular values of R"] = f"{last['sigma_min']:.3f} to {last['sigma_max']:.3f}"
+    return found
+
+
+def _table(results: Sequence[Path]) -> str:
+    if not results:
+        return ""
+    lines = [
+        "",
+        "| offset | planner | horizon | success (95 % interval) | solved at the start | file |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for path in results:
+        header, rows = read_results(path)
+        solved = sum(row.solved_at_start for row in rows)
+        lines.append(
+            f"| {header['offset']} | {header['planner']} | {header['horizon']} | "
+            f"{rate([row.success for row in rows])} of {len(rows)} | {solved} | {path.name} |"
+        )
+    return "\n".join(lines) + "\n"
