@@ -40,6 +40,7 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/planning.py
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist

@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The Python in README and docs runs as it stands."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = [
+    (page.name, code)
+    for page in PAGES
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+]
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_example(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "code"), EXAMPLES)
+def test_example(page: str, code: str, tmp_path: Path) -> None:
+    (tmp_path / "pretrained").symlink_to(ROOT / "pretrained")
     script = tmp_path / "example.py"
-    script.write_text(EXAMPLES[number])
+    script.write_text(code)
     result = subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -231,11 +231,10 @@ def evaluate(
     from bilinear_wm import recipes
     from bilinear_wm.evaluate import describe, evaluate as run
 
-    recipe = recipes.evaluation(task, planner, paper_settings)
+    recipe = recipes.evaluation(task, planner, offset, paper_settings)
     config = replace(
         recipe,
         checkpoint=checkpoint,
-        offset=offset,
         episodes=episodes,
         seed=seed,
         data=data,
