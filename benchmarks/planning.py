@@ -44,6 +44,7 @@ def realistic_dynamics(seed: int = 0) -> BilinearDynamics:
     held = torch.eye(ENV_ACTION).repeat(FRAME_SKIP, 1) / FRAME_SKIP**0.5
     with torch.no_grad():
         made.A.add_(0.01 * torch.randn(D, D) / D**0.5)
+        made.C.mul_(3)
         made.scale.values.copy_(0.02 * torch.eye(m) + 0.2 * held @ held.T)
     return made.eval()
 
@@ -81,9 +82,10 @@ def per_iteration(dynamics: BilinearDynamics, items: list[PlanProblem]) -> dict[
             GaussNewtonPlanner(dynamics, GaussNewtonConfig(iterations=n, **settings))
             for n in (2, 1)
         )
-        gains = [float(one.plan(item).cost) > float(two.plan(item).cost) for item in items]
-        assert all(gains), "a problem is solved by its first iteration"
-        found[name] = median_ms(two.plan, items) - median_ms(one.plan, items)
+        some = [item for item in items if two.plan(item).cost < 0.999 * one.plan(item).cost]
+        # In pairs, one right after the other: a machine's mood then cancels.
+        pairs = [(two.plan(item).seconds, one.plan(item).seconds) for item in some * 5]
+        found[name] = 1e3 * statistics.median(long - short for long, short in pairs)
     return found
 
 
@@ -177,8 +179,9 @@ def main() -> None:
 
     horizons = {}
     for h in (5, 10, 15, 30):
-        planner = GaussNewtonPlanner(dynamics, GaussNewtonConfig(iterations=2, tolerance=0.0))
-        horizons[h] = median_ms(planner.plan, problems(dynamics, 5, h)) / 2
+        config = GaussNewtonConfig(iterations=4, tolerance=0.0, refreshed_blocks=5)
+        planner = GaussNewtonPlanner(dynamics, config)
+        horizons[h] = median_ms(planner.plan, problems(dynamics, 9, h)) / 4
     batches = {}
     for n in (1, 4, 16, 64, 256):
         planner = GaussNewtonPlanner(
@@ -193,7 +196,10 @@ def main() -> None:
             items[0].action_high,
         )
         batches[n] = median_ms(planner.plan, [batch] * 3) / 2 / n
-    print("\nms an iteration by horizon:  ", {h: round(ms, 3) for h, ms in horizons.items()})
+    print(
+        "\nms an iteration of five blocks by horizon:",
+        {h: round(ms, 3) for h, ms in horizons.items()},
+    )
     print("ms an iteration and problem by batch:", {n: round(ms, 3) for n, ms in batches.items()})
 
     soak = many_plans(dynamics, items, options.plans)
@@ -227,7 +233,11 @@ def plot(horizons: dict[int, float], batches: dict[int, float], path: Path) -> N
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), constrained_layout=True)
     left.plot(list(horizons), list(horizons.values()), "o-", color="#0072B2")
-    left.set(xlabel="horizon (blocks)", ylabel="ms an iteration", title="compiled, one problem")
+    left.set(
+        xlabel="horizon (blocks)",
+        ylabel="ms an iteration of five blocks",
+        title="compiled, one problem",
+    )
     left.set_ylim(bottom=0)
     left.set_xlim(left=0)
     right.loglog(list(batches), list(batches.values()), "o-", color="#D55E00")

@@ -74,8 +74,10 @@ def _roll_out(w: Any, ws: Any, actions: Any, block: int, refreshed: int, tangent
         _apply_transposed(ws.inverse, b, v)
         for i in range(m):
             _add(z, tilde[i], v[i])
+        if k > 0:  # M.^T M~ for all tangents at once
+            np.dot(ws.tilde[1 : 1 + k].reshape(k * m, d), tilde.T, ws.mixed[: k * m])
         for j in range(1, 1 + k):
-            _turn(ws, tilde, ws.tilde[j], b, turned)
+            _turn(ws, ws.mixed[(j - 1) * m : j * m], b, turned)
             _apply_transposed(ws.inverse, turned, back)
             for i in range(m):
                 _add(ws.moved[j], ws.tilde[j, i], v[i])
@@ -147,21 +149,18 @@ def _cholesky(matrix: Any) -> None:
 
 
 @compiled
-def _turn(ws: Any, tilde: Any, dot: Any, b: Any, turned: Any) -> None:
-    """turned = U(X) b,  X = L^-1 (M~^T M.) L^-T,  U(X) = triu(X) + tril(X, -1)^T."""
-    m = tilde.shape[0]
+def _turn(ws: Any, mixed: Any, b: Any, turned: Any) -> None:
+    """turned = U(X) b,  X = L^-1 (M~^T M.) L^-T,  U(X) = triu(X) + tril(X, -1)^T.
+
+    `mixed` is (M~^T M.)^T.
+    """
+    m = b.shape[0]
     inverse, half, x = ws.inverse, ws.half, ws.gram
-    for i in range(m):
-        for j in range(m):
-            inner = np.float32(0.0)
-            for c in range(tilde.shape[1]):
-                inner += tilde[i, c] * dot[j, c]
-            x[i, j] = inner
     for i in range(m):
         for j in range(m):
             total = 0.0
             for c in range(i + 1):
-                total += inverse[i, c] * x[c, j]
+                total += inverse[i, c] * mixed[j, c]
             half[i, j] = total
     for i in range(m):
         for j in range(m):

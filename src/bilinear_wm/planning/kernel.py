@@ -53,6 +53,7 @@ class Workspace(NamedTuple):
     moved: F32  # (1 + k, d): ... and after it
     tilde: F32  # (1 + k, m, d): M~ and its tangents
     jacobians: F32  # (h, k, d)
+    mixed: F32  # (k * m, m): products of M~ with its tangents
     gram: F64  # (m, m)
     inverse: F64  # (m, m)
     half: F64  # (m, m)
@@ -226,6 +227,7 @@ def _make_workspace(d: int, m: int, horizon: int, k: int) -> Workspace:
         moved=np.zeros((1 + k, d), np.float32),
         tilde=np.zeros((1 + k, m, d), np.float32),
         jacobians=np.zeros((horizon, k, d), np.float32),
+        mixed=np.zeros((k * m, m), np.float32),
         gram=np.zeros((m, m)),
         inverse=np.zeros((m, m)),
         half=np.zeros((m, m)),

@@ -1,0 +1,48 @@
+"""Publishing a training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bilinear_wm as bwm
+from bilinear_wm import recipes
+from bilinear_wm.cli import main
+from bilinear_wm.errors import InputError
+from bilinear_wm.evaluate import EvaluateConfig, evaluate
+from bilinear_wm.publish import publish
+from bilinear_wm.train import TrainConfig, train
+
+
+def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) -> None:
+    options = {"latent_size": 24, "width": 32, "depth": 1, "heads": 2, "projector_hidden": 48}
+    run, out, results = tmp_path / "run", tmp_path / "pretrained", tmp_path / "none.jsonl"
+    train(
+        TrainConfig(tworoom_file, run, options=options, steps=2, batch_size=8, eval_every=1),
+        progress=False,
+    )
+    evaluate(EvaluateConfig("tworoom", planner="none", episodes=5, out=results), progress=False)
+    arguments = ["--run", str(run), "--out", str(out), "--command", "bwm train ...; bwm evaluate"]
+    assert main(["publish", *arguments, "--results", str(results)]) == 0
+    model = bwm.load_model(out)
+    assert model.config.task == "tworoom"
+    assert {file.name for file in out.iterdir()} == {
+        "README.md", "config.json", "manifest.json", "model.safetensors",
+    }  # fmt: skip
+    card = (out / "README.md").read_text()
+    for expected in ("`bwm train ...`, `bwm evaluate`", "2 steps of 8 windows", "seed 0",
+                     "agent_x", "| 25 | none |", "of 5 |"):  # fmt: skip
+        assert expected in card
+    with pytest.raises(InputError, match="expected a training folder"):
+        publish(out, tmp_path / "again", [], "")
+    assert not (tmp_path / "again").exists()
+
+
+def test_every_task_has_its_settings() -> None:
+    for task in bwm.TASK_NAMES:
+        for offset in (25, 50, 75):
+            assert recipes.evaluation(task, "gauss-newton", offset).horizon >= 1
+    assert recipes.evaluation("tworoom", "gauss-newton", 75).horizon == 15
+    assert recipes.evaluation("reacher", "gauss-newton", 50, paper_settings=True).horizon == 6
+    assert recipes.evaluation("tworoom", "cem").planner_options == {}
