@@ -93,7 +93,7 @@ COMPACT_PLANS: dict[str, dict[str, Any]] = {
     "reacher": {"effort": 0.01},
 }
 """What served the compact models best; docs/experiments.md tells how it was found."""
-COMPACT_HORIZONS = {"reacher": 2}
+COMPACT_HORIZONS = {"reacher": 2, "pusht": 2}
 GROWING = ("tworoom",)
 """Tasks whose compact horizon grows with the offset: a block for every five steps."""
 
