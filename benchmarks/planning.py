@@ -75,18 +75,24 @@ def median_ms(call: Callable[[PlanProblem], Plan], items: list[PlanProblem]) -> 
 
 
 def per_iteration(dynamics: BilinearDynamics, items: list[PlanProblem]) -> dict[str, float]:
-    """What a second iteration adds to a plan of one; both still gain."""
-    found = {}
-    for name, settings in ENGINES.items():
-        two, one = (
+    """What a second iteration adds to a plan of one, where it still gains.
+
+    All engines take turns on each problem: a machine's mood then meets them alike.
+    """
+    pairs = {
+        name: [
             GaussNewtonPlanner(dynamics, GaussNewtonConfig(iterations=n, **settings))
             for n in (2, 1)
-        )
-        some = [item for item in items if two.plan(item).cost < 0.999 * one.plan(item).cost]
-        # In pairs, one right after the other: a machine's mood then cancels.
-        pairs = [(two.plan(item).seconds, one.plan(item).seconds) for item in some * 5]
-        found[name] = 1e3 * statistics.median(long - short for long, short in pairs)
-    return found
+        ]
+        for name, settings in ENGINES.items()
+    }
+    two, one = pairs["analytic, eager"]
+    some = [item for item in items if two.plan(item).cost < 0.999 * one.plan(item).cost]
+    times: dict[str, list[float]] = {name: [] for name in ENGINES}
+    for item in some * 10:
+        for name, (two, one) in pairs.items():
+            times[name].append(two.plan(item).seconds - one.plan(item).seconds)
+    return {name: 1e3 * statistics.median(values) for name, values in times.items()}
 
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -97,17 +103,23 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def whole_plans(dynamics: BilinearDynamics, items: list[PlanProblem]) -> dict[str, Any]:
-    """Plans with early stopping, and what they cost in the end."""
-    found: dict[str, Any] = {}
-    for name, settings in ENGINES.items():
-        planner = GaussNewtonPlanner(dynamics, GaussNewtonConfig(**settings))
-        plans = [planner.plan(item) for item in items]
-        found[name] = {
-            "ms": median_ms(planner.plan, items),
-            "cost": float(np.mean([float(p.cost) for p in plans])),
-            "iterations": float(np.mean([p.iterations for p in plans])),
+    """Plans with early stopping, and what they cost in the end; again in turns."""
+    planners = {
+        name: GaussNewtonPlanner(dynamics, GaussNewtonConfig(**settings))
+        for name, settings in ENGINES.items()
+    }
+    plans: dict[str, list[Plan]] = {name: [] for name in ENGINES}
+    for item in items[:3] + items * 3:
+        for name, planner in planners.items():
+            plans[name].append(planner.plan(item))
+    return {
+        name: {
+            "ms": 1e3 * statistics.median(p.seconds for p in made[3:]),
+            "cost": float(np.mean([float(p.cost) for p in made[3:]])),
+            "iterations": float(np.mean([p.iterations for p in made[3:]])),
         }
-    return found
+        for name, made in plans.items()
+    }
 
 
 def lewm_predictor() -> PredictorDynamics:

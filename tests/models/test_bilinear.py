@@ -172,3 +172,13 @@ def test_the_residual_begins_as_nothing_and_never_takes_control() -> None:
     along = torch.einsum("bij,bi->bj", coherent, added)
     assert along.abs().max() < 1e-10
     assert not made.A.requires_grad
+
+
+def test_the_gain_follows_its_parameters() -> None:
+    model = dynamics(min_singular=0.1)
+    with torch.no_grad():
+        before = model.R.clone()
+        model.scale.spread.add_(1.0)
+        after = model.R
+    torch.testing.assert_close(after, model.scale._product())
+    assert (after - before).abs().max() > 0.1

@@ -96,7 +96,7 @@ class BilinearDynamics(Dynamics):
         """C z."""
         # z @ C^T with the long side last runs several times faster than C @ z.
         flat = z @ self.C.view(-1, self.latent_size).T
-        return flat.unflatten(-1, (self.latent_size, self.action_size))
+        return flat.view(*z.shape, self.action_size)
 
     def action_map(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
         """M(z)."""
@@ -139,37 +139,30 @@ class BilinearDynamics(Dynamics):
     ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d l"]]:
         """One step, and how it carries l tangents; those beyond the first k begin here (zdot = 0).
 
-        With b = R a, w = L^-T b and for a tangent Mdot = C zdot, W = Mdot L^-T, X = Q^T W:
+        With b = R a and for a tangent Mdot = C zdot, W = Mdot L^-T, X = Q^T W:
 
             dQ = W - Q U(X),    U(X) = triu(X) + tril(X, -1)^T
-            z'dot = A zdot + Mdot w - Q U(X) b + Q R adot
+            z'dot = A zdot + W b + Q (R adot - U(X) b)
 
-        Q is applied as M~ L^-T, never formed; the latent and its tangents pass C together.
+        The latent and its tangents pass C together.
         """
-        k = z_dot.shape[-1]
+        k, lead = z_dot.shape[-1], z.shape[:-1]
         rows = torch.cat([z.unsqueeze(-2), z_dot.mT], dim=-2)
-        drift, spread = rows @ self.A.T, self.spread(rows)
-        tilde, tangent = spread[..., 0, :, :] + self.B, spread[..., 1:, :, :]
-        carried = drift[..., 1:, :].mT
-        if self.normalization == "none":
-            z_next, z_next_dot = drift[..., 0, :] + _apply(tilde, a), tilde @ a_dot
-            if k:
-                turned = (tangent @ a[..., None, :, None]).squeeze(-1).mT
-                z_next_dot[..., :k] += carried + turned
-            return z_next, z_next_dot
-        inverse = _inverse_factor(tilde)
-        b = (a @ self.R.T).unsqueeze(-1)
-        w, push = inverse.mT @ b, self.R @ a_dot
-        if k:
-            outer = inverse.unsqueeze(-3)
-            x = outer @ (tilde.mT.unsqueeze(-3) @ tangent) @ outer.mT
-            push[..., :k] -= (upper(x) @ b.unsqueeze(-3)).squeeze(-1).mT
-        moved = tilde @ torch.cat([w, inverse.mT @ push], dim=-1)
-        z_next, z_next_dot = drift[..., 0, :] + moved[..., 0], moved[..., 1:]
-        if k:
-            along = (tangent @ w.unsqueeze(-3)).squeeze(-1).mT
-            z_next_dot[..., :k] += carried + along
-        return z_next, z_next_dot
+        drift, spread = rows @ self.A.T, self.spread(rows)  # one row more than tangents
+        spread[..., 0, :, :].add_(self.B)
+        b, push = a.unsqueeze(-1), a_dot
+        if self.normalization == "cholqr":
+            r, inverse = self.R, _inverse_factor(spread[..., 0, :, :])
+            b, push = r @ b, r @ push
+            spread = (spread.flatten(-3, -2) @ inverse.mT).view_as(spread)
+        q, w = spread[..., 0, :, :], spread[..., 1:, :, :]
+        moved = drift + (spread.flatten(-3, -2) @ b).view_as(drift)  # A z + Q b, A zdot + W b
+        if k and self.normalization == "cholqr":
+            turned = upper(q.mT.unsqueeze(-3) @ w).flatten(-3, -2) @ b
+            push[..., :k].sub_(turned.view(*lead, k, -1).mT)
+        z_next_dot = q @ push
+        z_next_dot[..., :k].add_(moved[..., 1:, :].mT)
+        return moved[..., 0, :], z_next_dot
 
     @torch.no_grad()
     def fold_gauge(self, z: Float[Tensor, "batch d"]) -> None:
@@ -216,8 +209,18 @@ class BoundedMatrix(nn.Module):
         with torch.no_grad():
             self.left.weight = self.right.weight = basis
         self.spread = nn.Parameter(torch.full((size,), math.log(math.e - 1) * above))
+        self._known: tuple[list[tuple[int, int, torch.dtype]], Tensor] | None = None
 
     def matrix(self) -> Tensor:
+        """Computed once for the same parameters, unless a gradient is wanted."""
+        if torch.is_grad_enabled():
+            return self._product()
+        state = [(p.data_ptr(), p._version, p.dtype) for p in self.parameters()]
+        if self._known is None or self._known[0] != state:
+            self._known = state, self._product()
+        return self._known[1]
+
+    def _product(self) -> Tensor:
         singular = self.root + F.softplus(self.spread, beta=self.sharpness)
         product: Tensor = (self.left.weight * singular) @ self.right.weight.mT
         return product

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -52,12 +53,12 @@ def factor(
 
 def gram_factor(matrix: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch m m"]:
     """L alone, in float64: enough to apply Q, as Q b = M (L^-T b), without forming it."""
-    with torch.autocast(matrix.device.type, enabled=False):
-        wide = matrix.double()
-        gram = wide.mT @ wide
-        squares = gram.detach().diagonal(dim1=-2, dim2=-1)
-        shift = torch.where(squares > 0, SHIFT * squares, 1.0)
-        return torch.linalg.cholesky_ex(gram + torch.diag_embed(shift))[0]
+    wide = matrix.double()  # which autocast leaves alone
+    gram = wide.mT @ wide
+    squares = gram.detach().diagonal(dim1=-2, dim2=-1)
+    shift = F.threshold(SHIFT * squares, 0.0, 1.0)  # 1 where the square is zero
+    gram.diagonal(dim1=-2, dim2=-1).add_(shift)
+    return torch.linalg.cholesky_ex(gram)[0]
 
 
 def cholqr_jvp(

@@ -1,11 +1,10 @@
-"""The numba functions of `kernel.py`, which explains the maths. Needs numba and scipy's BLAS."""
+"""The numba functions of `kernel.py`, which explains the maths."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import scipy.linalg.cython_blas  # noqa: F401  (what numba's matrix products call)
 from numba import njit
 
 RUNNING, CONVERGED, DIVERGED = range(3)
@@ -19,6 +18,9 @@ compiled = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", 
 def begin(w: Any, ws: Any, p: Any, actions: Any) -> int:
     """Roll out the start; the workspace then holds its latents, Jacobians and cost."""
     ws.latents[0] = p.z0
+    _products(ws.latents[:1], w.wide, ws.passed[:1])
+    ws.first[:] = ws.passed[0]
+    _factor(ws, _tilde(w, ws.first), ws.first_inverse)
     _roll_out(w, ws, actions, 0, p.refreshed, True)
     ws.progress[0] = _cost(ws, p, actions)
     ws.progress[1] = 0.0
@@ -58,40 +60,94 @@ def iterate(w: Any, ws: Any, p: Any, actions: Any, first: int, count: int) -> An
 
 @compiled
 def _roll_out(w: Any, ws: Any, actions: Any, block: int, refreshed: int, tangents: bool) -> None:
-    """Latents of a plan; with `tangents` also its Jacobians in the refreshed blocks."""
+    """Latents of a plan; with `tangents` also its Jacobians in the refreshed blocks.
+
+    M~ of the first latent is known, and no tangent passes it: nothing happened before.
+    """
     horizon, m = actions.shape
     d, r = ws.latents.shape[1], w.push.shape[1]
     b, v, turned, back = ws.small[0], ws.small[1], ws.small[2], ws.small[3]
     k = 0
     for t in range(horizon):
-        ws.rows[0] = ws.latents[t]
-        np.dot(ws.rows[: 1 + k], w.drift, ws.moved[: 1 + k])
-        np.dot(ws.rows[: 1 + k], w.spread, ws.tilde[: 1 + k].reshape(1 + k, m * d))
-        tilde, z = ws.tilde[0], ws.moved[0]
-        tilde += w.base
-        _factor(ws, tilde)
+        passed, inverse = ws.first, ws.first_inverse
+        if t > 0:
+            ws.rows[0] = ws.latents[t]
+            _products(ws.rows[: 1 + k], w.wide, ws.passed[: 1 + k])
+            passed, inverse = ws.passed[0], ws.inverse
+            _factor(ws, _tilde(w, passed), inverse)
+        tilde = passed[: m * d].reshape(m, d)
+        z = ws.latents[t + 1]
+        z[:] = passed[m * d :]
         _apply(w.gain, actions[t], b)
-        _apply_transposed(ws.inverse, b, v)
-        for i in range(m):
-            _add(z, tilde[i], v[i])
-        if k > 0:  # M.^T M~ for all tangents at once
-            np.dot(ws.tilde[1 : 1 + k].reshape(k * m, d), tilde.T, ws.mixed[: k * m])
+        _apply_transposed(inverse, b, v)
+        _combine(tilde, v, z)
         for j in range(1, 1 + k):
-            _turn(ws, ws.mixed[(j - 1) * m : j * m], b, turned)
-            _apply_transposed(ws.inverse, turned, back)
-            for i in range(m):
-                _add(ws.moved[j], ws.tilde[j, i], v[i])
-                _add(ws.moved[j], tilde[i], -back[i])
+            tangent, moved = ws.passed[j, : m * d].reshape(m, d), ws.rows[j]
+            _products(tangent, tilde, ws.mixed)
+            _turn(ws, b, turned)
+            _apply_transposed(inverse, turned, back)
+            moved[:] = ws.passed[j, m * d :]
+            _combine(tangent, v, moved)
+            _combine(tilde, back, moved)
         if tangents and _refreshed(t, block, refreshed, horizon):
             for j in range(r):
-                _apply_transposed(ws.inverse, w.push[:, j], back)
+                _apply_transposed(inverse, w.push[:, j], back)
                 k += 1
-                ws.moved[k] = 0.0
-                for i in range(m):
-                    _add(ws.moved[k], tilde[i], back[i])
-        ws.rows[1 : 1 + k] = ws.moved[1 : 1 + k]
-        ws.jacobians[t, :k] = ws.moved[1 : 1 + k]
-        ws.latents[t + 1] = z
+                ws.rows[k] = 0.0
+                _combine(tilde, back, ws.rows[k])
+        ws.jacobians[t, :k] = ws.rows[1 : 1 + k]
+
+
+@compiled
+def _tilde(w: Any, passed: Any) -> Any:
+    """M~ = B + C z, transposed, in a row that holds C z so far."""
+    m, d = w.base.shape
+    tilde = passed[: m * d].reshape(m, d)
+    tilde += w.base
+    return tilde
+
+
+@compiled
+def _products(left: Any, right: Any, out: Any) -> None:
+    """out = left @ right.T in tiles of three by three, whose sums stay in registers.
+
+    BLAS libraries are made for taller matrices: they first copy `right` into blocks of their own,
+    which costs more than multiplying it by a few rows.
+    """
+    rows, columns = left.shape[0], right.shape[0]
+    zero = np.float32(0)
+    for j in range(0, columns - 2, 3):
+        p, q, r = right[j], right[j + 1], right[j + 2]
+        for i in range(0, rows - 2, 3):
+            x, y, z = left[i], left[i + 1], left[i + 2]
+            xp = xq = xr = yp = yq = yr = zp = zq = zr = zero
+            for c in range(left.shape[1]):
+                xp += x[c] * p[c]
+                xq += x[c] * q[c]
+                xr += x[c] * r[c]
+                yp += y[c] * p[c]
+                yq += y[c] * q[c]
+                yr += y[c] * r[c]
+                zp += z[c] * p[c]
+                zq += z[c] * q[c]
+                zr += z[c] * r[c]
+            out[i, j], out[i, j + 1], out[i, j + 2] = xp, xq, xr
+            out[i + 1, j], out[i + 1, j + 1], out[i + 1, j + 2] = yp, yq, yr
+            out[i + 2, j], out[i + 2, j + 1], out[i + 2, j + 2] = zp, zq, zr
+        for i in range(rows - rows % 3, rows):
+            x = left[i]
+            xp = xq = xr = zero
+            for c in range(left.shape[1]):
+                xp += x[c] * p[c]
+                xq += x[c] * q[c]
+                xr += x[c] * r[c]
+            out[i, j], out[i, j + 1], out[i, j + 2] = xp, xq, xr
+    for j in range(columns - columns % 3, columns):
+        for i in range(rows):
+            total = zero
+            for c in range(left.shape[1]):
+                total += left[i, c] * right[j, c]
+            out[i, j] = total
 
 
 @compiled
@@ -101,10 +157,10 @@ def _refreshed(t: int, block: int, refreshed: int, horizon: int) -> bool:
 
 
 @compiled
-def _factor(ws: Any, tilde: Any) -> None:
+def _factor(ws: Any, tilde: Any, inverse: Any) -> None:
     """inverse = L^-1 of the Gram matrix of M~, by way of unit columns."""
     m = tilde.shape[0]
-    gram, inverse, length = ws.gram, ws.inverse, ws.small[2]
+    gram, length = ws.gram, ws.small[2]
     for i in range(m):
         for j in range(i + 1):
             total = 0.0
@@ -149,13 +205,13 @@ def _cholesky(matrix: Any) -> None:
 
 
 @compiled
-def _turn(ws: Any, mixed: Any, b: Any, turned: Any) -> None:
-    """turned = U(X) b,  X = L^-1 (M~^T M.) L^-T,  U(X) = triu(X) + tril(X, -1)^T.
+def _turn(ws: Any, b: Any, turned: Any) -> None:
+    """turned = -U(X) b,  X = L^-1 (M~^T M.) L^-T,  U(X) = triu(X) + tril(X, -1)^T.
 
     `mixed` is (M~^T M.)^T.
     """
     m = b.shape[0]
-    inverse, half, x = ws.inverse, ws.half, ws.gram
+    inverse, mixed, half, x = ws.inverse, ws.mixed, ws.half, ws.gram
     for i in range(m):
         for j in range(m):
             total = 0.0
@@ -172,7 +228,7 @@ def _turn(ws: Any, mixed: Any, b: Any, turned: Any) -> None:
         total = x[i, i] * b[i]
         for j in range(i + 1, m):
             total += (x[i, j] + x[j, i]) * b[j]
-        turned[i] = total
+        turned[i] = -total
 
 
 @compiled
@@ -196,10 +252,12 @@ def _apply_transposed(lower: Any, vector: Any, out: Any) -> None:
 
 
 @compiled
-def _add(out: Any, row: Any, factor: float) -> None:
-    scale = np.float32(factor)
-    for i in range(out.shape[0]):
-        out[i] += scale * row[i]
+def _combine(rows: Any, factors: Any, out: Any) -> None:
+    """out += rows^T factors."""
+    for i in range(rows.shape[0]):
+        factor, row = np.float32(factors[i]), rows[i]
+        for c in range(out.shape[0]):
+            out[c] += factor * row[c]
 
 
 @compiled

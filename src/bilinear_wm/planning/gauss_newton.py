@@ -199,7 +199,7 @@ class GaussNewtonPlanner(Planner):
         step = (tangents.actions @ delta[:, None, :, None]).squeeze(-1)
         promised = -0.5 * (torch.where(free, local.gradient, 0.0) * delta).sum(-1)
         open_rows = (promised > self.config.tolerance * cost).nonzero().squeeze(-1)
-        lengths = actions.new_tensor(STEPS)[:, None, None]
+        longest = 1.0
         if len(cost) == len(open_rows) == 1 and self._differentiate is analytic:
             # A full step mostly helps: differentiate there at once instead of rolling out first.
             trial = search.clamp(actions + step)
@@ -207,7 +207,8 @@ class GaussNewtonPlanner(Planner):
             value = search.objective.value(slopes[0][:, None], trial[:, None])[:, 0]
             if value < cost:
                 return trial, value, slopes
-            lengths = lengths / 2
+            longest = 0.5
+        lengths = longest * actions.new_tensor(STEPS)[:, None, None]
         actions, cost = actions.clone(), cost.clone()
         for _ in range(1 + SHORTER):
             if len(open_rows) == 0:
@@ -267,9 +268,12 @@ def _free(
     """Directions in which going downhill does not press every action against its bound."""
     if search.low is None or search.high is None:
         return torch.ones_like(gradient, dtype=torch.bool)
+    at_low, at_high = actions <= search.low, actions >= search.high
+    if not (at_low | at_high).any():
+        return torch.ones_like(gradient, dtype=torch.bool)
     downhill = -gradient[:, None, None] * lifts  # (batch, h, m, k)
-    stuck_low = (actions <= search.low)[..., None] & (downhill < 0)
-    stuck_high = (actions >= search.high)[..., None] & (downhill > 0)
+    stuck_low = at_low[..., None] & (downhill < 0)
+    stuck_high = at_high[..., None] & (downhill > 0)
     stuck = stuck_low | stuck_high | (lifts == 0)
     return ~stuck.all(1).all(1)
 
@@ -283,9 +287,6 @@ def _solve(
     both = free[:, :, None] & free[:, None, :]
     system = torch.where(both, local.hessian, 0.0) + damping * eye
     gradient = torch.where(free, local.gradient, 0.0)
-    broken = ~(torch.isfinite(system).all(-1).all(-1) & torch.isfinite(gradient).all(-1))
-    system = torch.where(broken[:, None, None], eye, system)
-    gradient = torch.where(broken[:, None], 0.0, gradient)
     lower, _ = torch.linalg.cholesky_ex(system)
     delta = torch.cholesky_solve(-gradient.unsqueeze(-1), lower).squeeze(-1)
     return torch.nan_to_num(delta, nan=0.0, posinf=0.0, neginf=0.0)

@@ -37,9 +37,8 @@ F64 = NDArray[np.float64]
 class Weights(NamedTuple):
     """The dynamics, laid out for the kernel."""
 
-    drift: F32  # A^T, (d, d)
     base: F32  # B^T, (m, d)
-    spread: F32  # C as (d, m * d): z @ spread is C z, transposed
+    wide: F32  # C, transposed, and A as (m * d + d, d): wide @ z is C z, transposed, and A z
     gain: F64  # R, (m, m)
     lift: F64  # E of one block, (m, r)
     push: F64  # R E, (m, r)
@@ -49,11 +48,12 @@ class Workspace(NamedTuple):
     """Every array that a search writes, for k directions."""
 
     latents: F32  # (h + 1, d)
-    rows: F32  # (1 + k, d): a latent and its tangents before a step ...
-    moved: F32  # (1 + k, d): ... and after it
-    tilde: F32  # (1 + k, m, d): M~ and its tangents
+    first: F32  # (m * d + d): `wide` times the first latent, B added
+    first_inverse: F64  # (m, m)
+    rows: F32  # (1 + k, d): a latent and its tangents ...
+    passed: F32  # (1 + k, m * d + d): ... and `wide` times them
     jacobians: F32  # (h, k, d)
-    mixed: F32  # (k * m, m): products of M~ with its tangents
+    mixed: F32  # (m, m): products of M~ with a tangent of it
     gram: F64  # (m, m)
     inverse: F64  # (m, m)
     half: F64  # (m, m)
@@ -207,27 +207,27 @@ class Kernel:
 
 
 def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
-    # (d, m, d') to (d', m, d): a latent times this is M~ without B, transposed.
-    spread = dynamics.C.detach().permute(2, 1, 0).reshape(dynamics.latent_size, -1)
-    gain, wide = dynamics.R.detach().double().numpy(), lift.double().numpy()
+    spread = dynamics.C.detach().transpose(0, 1).reshape(-1, dynamics.latent_size)
+    wide = torch.cat([spread, dynamics.A.detach()])
+    gain, held = dynamics.R.detach().double().numpy(), lift.double().numpy()
     return Weights(
-        drift=np.ascontiguousarray(dynamics.A.detach().T.numpy()),
         base=np.ascontiguousarray(dynamics.B.detach().T.numpy()),
-        spread=np.ascontiguousarray(spread.numpy()),
+        wide=np.ascontiguousarray(wide.numpy()),
         gain=np.ascontiguousarray(gain),
-        lift=np.ascontiguousarray(wide),
-        push=np.ascontiguousarray(gain @ wide),
+        lift=np.ascontiguousarray(held),
+        push=np.ascontiguousarray(gain @ held),
     )
 
 
 def _make_workspace(d: int, m: int, horizon: int, k: int) -> Workspace:
     return Workspace(
         latents=np.zeros((horizon + 1, d), np.float32),
+        first=np.zeros(m * d + d, np.float32),
+        first_inverse=np.zeros((m, m)),
         rows=np.zeros((1 + k, d), np.float32),
-        moved=np.zeros((1 + k, d), np.float32),
-        tilde=np.zeros((1 + k, m, d), np.float32),
+        passed=np.zeros((1 + k, m * d + d), np.float32),
         jacobians=np.zeros((horizon, k, d), np.float32),
-        mixed=np.zeros((k * m, m), np.float32),
+        mixed=np.zeros((m, m), np.float32),
         gram=np.zeros((m, m)),
         inverse=np.zeros((m, m)),
         half=np.zeros((m, m)),

@@ -46,15 +46,18 @@ def analytic(
     """
     horizon, active = actions.shape[1], 0
     lifts = lift_blocks(lift, blocks, horizon)
-    latents, tangents = [z0], []
-    z, z_dot = z0, z0.new_zeros(*z0.shape, 0)
+    alone = len(z0) == 1  # products of matrices are faster than of batches of one
+    z, plan = (z0[0], actions[0]) if alone else (z0, actions.transpose(0, 1))
+    latents, tangents = [z], []
+    z_dot = z.new_zeros(*z.shape, 0)
     for t in range(horizon):
         active += lift.shape[-1] if t in blocks else 0
-        a_dot = lifts[t, :, :active].expand(len(z0), -1, -1)
-        z, z_dot = dynamics.step_jvp(z, actions[:, t], z_dot, a_dot)  # type: ignore[attr-defined]
+        a_dot = lifts[t, :, :active].expand(*z.shape[:-1], -1, -1)
+        z, z_dot = dynamics.step_jvp(z, plan[t], z_dot, a_dot)  # type: ignore[attr-defined]
         latents.append(z)
-        tangents.append(z_dot)
-    return torch.stack(latents, dim=1), Tangents(tangents, lifts)
+        tangents.append(z_dot[None] if alone else z_dot)
+    path = torch.stack(latents, dim=-2)
+    return path[None] if alone else path, Tangents(tangents, lifts)
 
 
 def finite_difference(
