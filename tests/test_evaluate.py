@@ -312,7 +312,7 @@ def test_episodes_of_another_task_are_refused(checkpoint: Path, tmp_path: Path) 
 def test_the_papers_settings() -> None:
     config = recipes.evaluation("reacher", "gauss-newton", paper_settings=True)
     assert config.horizon == 3
-    made = evaluation.make_planner_config(config)
+    made = evaluation.make_planner_config(config.planner, config.planner_options)
     assert (made.candidates, made.spread, made.iterations, made.refreshed_blocks) == (
         64,
         2.0,

@@ -253,6 +253,67 @@ def evaluate(
     _end_with_json(json, result.numbers())
 
 
+def realtime(
+    task: str,
+    checkpoint: Path | None = None,
+    planner: str = "gauss-newton",
+    control_hz: float = 20.0,
+    replan: Literal["exhausted", "always"] = "exhausted",
+    latency_ms: float | None = None,
+    offset: int = 25,
+    episodes: int = 100,
+    seed: int = 0,
+    data: Path | None = None,
+    out: Path | None = None,
+    horizon: int | None = None,
+    planner_options: str = "{}",
+    resume: bool = False,
+    json: bool = False,
+) -> None:
+    """Chase goals that move while plans are made.
+
+    Args:
+        task: tworoom, pusht, reacher or cube, whose goal wanders.
+        checkpoint: A trained model; not needed for the planner `random`.
+        planner: gauss-newton, cem, icem, mppi, adam or random.
+        control_hz: Environment steps a second of real time.
+        replan: Begin a plan when the last is exhausted, as the paper does, or always.
+        latency_ms: Assume this latency of a planning call instead of measuring it.
+        offset: Environment steps from start to the goal's first place; twice as many may be taken.
+        episodes: How many tasks, of those that standing still does not solve.
+        seed: Chooses tasks and walks; the same for every method.
+        data: Episode file whose held-out episodes give them; by default fresh ones are simulated.
+        out: Results file (JSON lines): a header, then a row an episode.
+        horizon: Blocks a plan looks ahead; the task's recipe by default.
+        planner_options: Further fields of the planner's configuration, as JSON.
+        resume: Complete an interrupted results file.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm import recipes
+    from bilinear_wm.realtime import RealtimeConfig, describe, run_realtime
+
+    recipe = recipes.evaluation(task, planner, 25)
+    config = RealtimeConfig(
+        task,
+        checkpoint,
+        planner,
+        recipe.planner_options | _json_object("--planner-options", planner_options),
+        recipe.horizon if horizon is None else horizon,
+        control_hz,
+        replan,
+        latency_ms,
+        offset,
+        episodes,
+        seed,
+        data,
+        out,
+        resume,
+    )
+    result = run_realtime(config)
+    print(describe(config, result))
+    _end_with_json(json, result.numbers())
+
+
 def compare(
     first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")],
     second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")],
@@ -327,6 +388,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "train": train,
                 "train-residual": train_residual,
                 "evaluate": evaluate,
+                "realtime": realtime,
                 "compare": compare,
                 "publish": publish,
                 "demo": demo,

@@ -11,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 from tqdm import tqdm
 
 from bilinear_wm.dataset import EpisodeDataset
 from bilinear_wm.diagnostics import encode_windows
 from bilinear_wm.errors import InputError
-from bilinear_wm.goals import GoalTask, goals_from_data, simulated_goals
+from bilinear_wm.goals import GoalTask, choose_goals
 from bilinear_wm.imagination import Imagination
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.monitor import ActionMonitor
-from bilinear_wm.planning import PLANNERS
+from bilinear_wm.planning import PLANNERS, Planner
 from bilinear_wm.planning.mpc import MPCConfig
 from bilinear_wm.policies import Episode, FloorPolicy, ModelPolicy, Policy
 from bilinear_wm.results import EpisodeResult, Rate, ResultFile, machine_facts, percentile, rate
@@ -142,7 +143,7 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
         known = ", ".join((*PLANNERS, *FLOORS))
         raise InputError(f"--planner: expected one of {known}, found {config.planner!r}")
     camera, policy = _prepare(config)
-    tasks = _tasks(config)
+    tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
     file = (
         ResultFile(config.out, config.header() | machine_facts(), config.resume)
         if config.out is not None
@@ -204,20 +205,36 @@ def _prepare(config: EvaluateConfig) -> tuple[Task, Policy]:
     if config.planner in FLOORS:
         camera = make_task(config.task, image_size=64, render_quality="fast")
         return camera, FloorPolicy(config.planner, len(camera.action_names), config.seed)
-    if config.checkpoint is None:
-        raise InputError(f"--checkpoint: expected a trained model for {config.planner}, found none")
-    model = load_model(config.checkpoint).eval()
-    camera = checked_camera(model, config.task, config.checkpoint)
-    planner_class = PLANNERS[config.planner]
-    planner = planner_class(model.dynamics, make_planner_config(config))
-    low, high = camera.action_space.low, camera.action_space.high  # type: ignore[attr-defined]
-    bounds = model.action_bounds(low, high)
+    loaded = load_planner(config.task, config.checkpoint, config.planner, config.planner_options)
+    model, camera, bounds = loaded.model, loaded.camera, loaded.bounds
     if config.action_limit is not None:
         bounds = tuple(b.clamp(-config.action_limit, config.action_limit) for b in bounds)  # type: ignore[assignment]
     mpc = MPCConfig(config.horizon, config.replan_every)
     monitor = _calibrated_monitor(config, model) if config.monitor else None
     imagination = Imagination(model, camera) if config.video is not None else None
-    return camera, ModelPolicy(model, planner, mpc, bounds, monitor, imagination)
+    return camera, ModelPolicy(model, loaded.planner, mpc, bounds, monitor, imagination)
+
+
+class LoadedPlanner(NamedTuple):
+    """A model, a planner on its dynamics, and the task that draws what it sees."""
+
+    model: WorldModel
+    planner: Planner
+    camera: Task
+    bounds: tuple[Tensor, Tensor]
+
+
+def load_planner(
+    task: str, checkpoint: Path | None, planner: str, options: dict[str, Any]
+) -> LoadedPlanner:
+    """Everything that plans for a task, from a checkpoint."""
+    if checkpoint is None:
+        raise InputError(f"--checkpoint: expected a trained model for {planner}, found none")
+    model = load_model(checkpoint).eval()
+    camera = checked_camera(model, task, checkpoint)
+    made = PLANNERS[planner](model.dynamics, make_planner_config(planner, options))
+    low, high = camera.action_space.low, camera.action_space.high  # type: ignore[attr-defined]
+    return LoadedPlanner(model, made, camera, model.action_bounds(low, high))
 
 
 def _calibrated_monitor(config: EvaluateConfig, model: WorldModel) -> ActionMonitor:
@@ -246,30 +263,17 @@ def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
     return camera
 
 
-def make_planner_config(config: EvaluateConfig) -> Any:
+def make_planner_config(planner: str, options: dict[str, Any]) -> Any:
     """The planner's own configuration from plain options."""
     import inspect
 
-    cls = PLANNERS[config.planner]
+    cls = PLANNERS[planner]
     annotation = inspect.signature(cls.__init__).parameters["config"].annotation
     config_class = vars(inspect.getmodule(cls))[annotation.split(" ")[0]]
     try:
-        return config_class(**config.planner_options)
+        return config_class(**options)
     except TypeError as error:
         raise InputError(f"--planner-options: {error}") from error
-
-
-def _tasks(config: EvaluateConfig) -> list[GoalTask]:
-    if config.episodes < 1 or config.offset < 1:
-        raise InputError(
-            "--episodes, --offset: expected at least 1, "
-            f"found {config.episodes} and {config.offset}"
-        )
-    if config.data is not None:
-        return goals_from_data(
-            config.data, config.task, config.offset, config.episodes, config.seed
-        )
-    return simulated_goals(config.task, config.offset, config.episodes, config.seed)
 
 
 def _make_env(config: EvaluateConfig, camera: Task) -> Task:

@@ -30,6 +30,17 @@ class GoalTask:
     goal: NDArray[np.float64]
 
 
+def choose_goals(
+    data: Path | None, task: str, offset: int, count: int, seed: int
+) -> list[GoalTask]:
+    """From the held-out episodes of a file, or from fresh ones."""
+    if count < 1 or offset < 1:
+        raise InputError(f"--episodes, --offset: expected at least 1, found {count} and {offset}")
+    if data is not None:
+        return goals_from_data(data, task, offset, count, seed)
+    return simulated_goals(task, offset, count, seed)
+
+
 def goals_from_data(
     path: Path, task: str, offset: int, count: int, seed: int, validation_share: float = 0.1
 ) -> list[GoalTask]:

@@ -17,7 +17,7 @@ from bilinear_wm.models.base import WorldModel
 from bilinear_wm.monitor import ActionMonitor
 from bilinear_wm.planning import Planner, PlanProblem
 from bilinear_wm.planning.mpc import MPCConfig, RecedingHorizon, plan_together
-from bilinear_wm.results import EpisodeResult
+from bilinear_wm.results import EpisodeResult, mean_change
 from bilinear_wm.tasks.base import Task
 
 Actions = NDArray[np.float32]
@@ -74,7 +74,6 @@ class Episode:
 
     def result(self) -> EpisodeResult:
         distance = float(self.env.distance(self.env.state, self.task.goal))
-        changes = np.diff(np.array(self.actions), axis=0) if len(self.actions) > 1 else [[0.0]]
         return EpisodeResult(
             index=self.task.index,
             episode=self.task.episode,
@@ -83,7 +82,7 @@ class Episode:
             success=self.solved,
             steps=self.steps,
             distance=distance,
-            jerk=float(np.linalg.norm(changes, axis=-1).mean()),
+            jerk=mean_change(self.actions),
             plans=self.plans,
             plan_seconds=self.plan_seconds,
             encode_seconds=self.encode_seconds,

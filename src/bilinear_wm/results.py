@@ -6,12 +6,13 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from bilinear_wm.errors import InputError
@@ -41,6 +42,8 @@ class EpisodeResult:
     statuses: tuple[str, ...] = ()
     alarms: int = 0
     """How often the action-recovery monitor fired."""
+    idle: int = 0
+    """Steps without a plan, where planning takes time."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[EpisodeResult]]:
     except OSError as error:
         raise InputError(f"{path}: expected a results file; {error}") from error
     names = {field.name for field in fields(EpisodeResult)}
+    required = {field.name for field in fields(EpisodeResult) if field.default is MISSING}
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -124,12 +128,12 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[EpisodeResult]]:
                 raise InputError(f"{path}: line 1: expected the header of a results file")
             header = values["header"]
             continue
-        if set(values) != names:
+        if not required <= set(values) <= names:
             raise InputError(
                 f"{path}: line {number}: expected the fields of an episode, "
                 f"found {', '.join(sorted(values))}"
             )
-        rows.append(EpisodeResult(**(values | {"statuses": tuple(values["statuses"])})))
+        rows.append(EpisodeResult(**(values | {"statuses": tuple(values.get("statuses", ()))})))
     if not lines:
         raise InputError(f"{path}: expected a results file, found an empty one")
     return header, rows
@@ -174,7 +178,7 @@ class Comparison:
 def compare(first: Path, second: Path) -> Comparison:
     """A paired test; refuses files whose tasks differ."""
     (head_a, rows_a), (head_b, rows_b) = read_results(first), read_results(second)
-    for name in ("task", "offset", "seed", "tasks_from"):
+    for name in ("task", "offset", "seed", "tasks_from", "moving"):
         if head_a.get(name) != head_b.get(name):
             raise InputError(
                 f"{second}: expected the {name} of {first}, {head_a.get(name)}, "
@@ -190,6 +194,13 @@ def compare(first: Path, second: Path) -> Comparison:
     only_b = sum(b and not a for a, b in pairs)
     p = binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
     return Comparison(len(pairs), only_a, only_b, float(p))
+
+
+def mean_change(actions: Sequence[NDArray[np.float32]]) -> float:
+    """Mean length of the change between consecutive actions."""
+    if len(actions) < 2:
+        return 0.0
+    return float(np.linalg.norm(np.diff(np.array(actions), axis=0), axis=-1).mean())
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import gymnasium
@@ -23,6 +24,18 @@ State = NDArray[np.float64]
 Action = NDArray[np.float32]
 Policy = Callable[[], Action]
 RenderQuality = Literal["faithful", "fast"]
+
+
+@dataclass(frozen=True)
+class GoalMotion:
+    """How a task's goal wanders (see `moving.py`)."""
+
+    axes: tuple[tuple[int, ...], ...]
+    """One entry a dimension of the walk: the numbers of the state that move together in it."""
+    v_max: float
+    """95th percentile of the motion in one environment step of the behaviour data."""
+    speed: float
+    """sigma, the goal's speed as a multiple of v_max (the paper's)."""
 
 
 class Task(gymnasium.Env[Pixels, Action], abc.ABC):
@@ -46,6 +59,7 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
     """Longest episode that the behaviour policy records, in environment steps."""
     behaviour_ends_at_goal: ClassVar[bool] = False
     """Whether the behaviour policy works towards the goal and stops there."""
+    goal_motion: ClassVar[GoalMotion]
 
     def __init__(
         self,
@@ -113,6 +127,11 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
     @abc.abstractmethod
     def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
         """How far each state is from each goal, in units of what still counts as success."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def goal_may_move(before: State, after: State) -> bool:
+        """Whether a goal may go from one state to the other in a straight line."""
 
     @staticmethod
     def window_shares(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, Pixels, Policy, State, Task
+from bilinear_wm.tasks.base import Action, GoalMotion, Pixels, Policy, State, Task
 from bilinear_wm.tasks.scene import Scene, mujoco
 
 from dm_control import mjcf  # isort: skip  (after scene, which picks the GL backend)
@@ -19,6 +19,7 @@ NUM_QPOS, NUM_QVEL = 21, 20
 CUBE_QPOS = 14  # the cube's free joint: position, then quaternion
 SUCCESS_DISTANCE = 0.04
 CUBE_HALF = 0.02
+WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.25, -0.35]), np.array([0.6, 0.35])  # OGBench's
 
 ORACLE_MIN_NORM = 0.4
 ORACLE_NOISE = 0.1
@@ -51,6 +52,8 @@ class Cube(Task):
     action_names = ("dx", "dy", "dz", "dyaw", "gripper")
     goal_size = 3
     episode_steps: ClassVar[int] = 200
+    goal_motion = GoalMotion(axes=((CUBE_QPOS,), (CUBE_QPOS + 1,)), v_max=0.028, speed=0.25)
+    """The goal's cube slides over the table; the arm of the goal picture stays where it is."""
 
     def _build(self) -> None:
         self._sim = _Simulator()
@@ -91,6 +94,12 @@ class Cube(Task):
     def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
         cube = slice(CUBE_QPOS, CUBE_QPOS + 3)
         return np.linalg.norm(states[..., cube] - goals[..., cube], axis=-1) / SUCCESS_DISTANCE
+
+    @staticmethod
+    def goal_may_move(before: State, after: State) -> bool:
+        """The cube stays in the arm's workspace."""
+        cube = after[CUBE_QPOS : CUBE_QPOS + 2]
+        return bool(((cube >= WORKSPACE_LOW) & (cube <= WORKSPACE_HIGH)).all())
 
     @staticmethod
     def window_shares(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bilinear_wm.tasks.base import (
     Action,
+    GoalMotion,
     Pixels,
     Policy,
     State,
@@ -66,6 +67,8 @@ class PushT(Task):
     action_names = ("dx", "dy")
     goal_size = 7
     episode_steps: ClassVar[int] = 125
+    goal_motion = GoalMotion(axes=((0, 2), (1, 3)), v_max=22.4, speed=0.1)
+    """Disc and block of the goal move together, so that they never overlap; it does not turn."""
 
     def _build(self) -> None:
         self._restore(np.array([256, 400, 256, 256, 0, 0, 0], np.float64))
@@ -117,6 +120,15 @@ class PushT(Task):
         shift = np.linalg.norm(states[..., :4] - goals[..., :4], axis=-1)
         turn = np.abs(wrapped_angle(states[..., 4] - goals[..., 4]))
         return np.maximum(shift / SUCCESS_DISTANCE, turn / SUCCESS_ANGLE)
+
+    @staticmethod
+    def goal_may_move(before: State, after: State) -> bool:
+        """Disc and block stay between the walls."""
+        corners = [(x, y) for box in (BAR, STEM) for x in box[:2] for y in box[2:]]
+        block = to_world(np.array(corners), after[2:5])
+        near, far = WALL_NEAR + WALL_RADIUS, WALL_FAR - WALL_RADIUS
+        disc_inside = (after[:2] >= near + AGENT_RADIUS) & (after[:2] <= far - AGENT_RADIUS)
+        return bool(((block >= near) & (block <= far)).all() and disc_inside.all())
 
     @staticmethod
     def window_shares(

@@ -7,13 +7,22 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, Pixels, Policy, State, Task, sine_cosine
+from bilinear_wm.tasks.base import (
+    Action,
+    GoalMotion,
+    Pixels,
+    Policy,
+    State,
+    Task,
+    sine_cosine,
+)
 from bilinear_wm.tasks.scene import Scene
 
 from dm_control.suite import reacher  # isort: skip  (after scene, which picks the GL backend)
 
 PHYSICS_STEPS = 2
 SUCCESS_ANGLE = 0.05
+WRIST_LIMIT = np.deg2rad(160)
 
 
 class Reacher(Task):
@@ -25,6 +34,8 @@ class Reacher(Task):
     action_names = ("shoulder_torque", "wrist_torque")
     goal_size = 2
     episode_steps: ClassVar[int] = 200
+    goal_motion = GoalMotion(axes=((0,), (1,)), v_max=0.169, speed=0.05)
+    """Both joints of the goal turn; it is always at rest."""
 
     def _build(self) -> None:
         self._physics = reacher.Physics.from_xml_string(*reacher.get_model_and_assets())
@@ -61,6 +72,11 @@ class Reacher(Task):
     @staticmethod
     def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.abs(states[..., :2] - goals[..., :2]).max(axis=-1) / SUCCESS_ANGLE
+
+    @staticmethod
+    def goal_may_move(before: State, after: State) -> bool:
+        """The wrist stays in its range; the shoulder turns freely."""
+        return bool(abs(after[1]) <= WRIST_LIMIT)
 
     @classmethod
     def probe_targets(cls, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:

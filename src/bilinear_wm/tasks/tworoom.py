@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, Pixels, Policy, State, Task
+from bilinear_wm.tasks.base import Action, GoalMotion, Pixels, Policy, State, Task
 
 CANVAS = 224
 SPEED = 5.0
@@ -43,6 +43,7 @@ class TwoRoom(Task):
     goal_size = 2
     episode_steps: ClassVar[int] = 100
     behaviour_ends_at_goal = True
+    goal_motion = GoalMotion(axes=((0,), (1,)), v_max=7.07, speed=3.0)
 
     def _build(self) -> None:
         self._position = np.zeros(2, np.float32)
@@ -61,8 +62,7 @@ class TwoRoom(Task):
     def _simulate(self, action: Action) -> None:
         before = self._position
         after = np.clip(before + np.clip(action, -1, 1) * np.float32(SPEED), LOW, HIGH)
-        in_door = abs(float(after[1]) - DOOR_Y) <= DOOR_HALF + DOOR_MARGIN
-        if not in_door:
+        if not _in_door(float(after[1])):
             if before[0] < WALL_X and after[0] > WALL_LEFT:
                 after[0] = WALL_LEFT - PUSH_BACK
             elif before[0] >= WALL_X and after[0] < WALL_RIGHT:
@@ -89,6 +89,18 @@ class TwoRoom(Task):
     @staticmethod
     def distance(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.linalg.norm(states - goals, axis=-1) / SUCCESS_DISTANCE
+
+    @staticmethod
+    def goal_may_move(before: State, after: State) -> bool:
+        """Inside the rooms, and from one to the other through the door."""
+        if not ((after >= LOW) & (after <= HIGH)).all():
+            return False
+        if (before[0] < WALL_X) == (after[0] < WALL_X):
+            return not WALL_LEFT < after[0] < WALL_RIGHT or _in_door(after[1])
+        share = (WALL_X - before[0]) / (after[0] - before[0])
+        return _in_door(before[1] + share * (after[1] - before[1])) and (
+            not WALL_LEFT < after[0] < WALL_RIGHT or _in_door(after[1])
+        )
 
     def _sample_start(self) -> tuple[State, State]:
         start = self._sample_position()
@@ -121,6 +133,10 @@ class TwoRoom(Task):
             return np.clip(noisy, -1, 1).astype(np.float32)
 
         return act
+
+
+def _in_door(y: float) -> bool:
+    return abs(y - DOOR_Y) <= DOOR_HALF + DOOR_MARGIN
 
 
 def _draw_room(image_size: int) -> NDArray[np.float32]:
