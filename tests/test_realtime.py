@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bilinear_wm import evaluate as evaluation, realtime
+from bilinear_wm import evaluate as evaluation, live, realtime
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
 from bilinear_wm.goals import GoalTask
@@ -140,3 +140,19 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers["delay_steps"] == 0
     assert main(["realtime", "--task", "tworoom"]) == 2
     assert "--checkpoint: expected a trained model" in capsys.readouterr().err
+
+
+def test_live_ticks_by_the_clock(
+    oracle: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live, "load_planner", realtime.load_planner)
+    found = live.run_live(config(episodes=3, control_hz=100.0, replan="always"), progress=False)
+    assert found.success.value > 0.5
+    assert found.rate_hz == pytest.approx(100, rel=0.05)
+    assert sum(found.sources.values()) == pytest.approx(1)
+    assert found.sources["plan"] > 0.5
+    assert found.failures == 0
+    base = ["realtime", "--task", "tworoom", "--live"]
+    assert main([*base, "--planner", "random"]) == 2
+    assert main([*base, "--latency-ms", "3"]) == 2
+    assert "--live: expected neither --out nor --latency-ms" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from bilinear_wm import tasks  # registers the environments with gymnasium
 
 if TYPE_CHECKING:
     from bilinear_wm.collect import CollectConfig as CollectConfig
+    from bilinear_wm.controller import RealTimeController as RealTimeController
     from bilinear_wm.dataset import Batch as Batch, EpisodeDataset as EpisodeDataset
     from bilinear_wm.errors import InputError as InputError
     from bilinear_wm.models import load_model as load_model
@@ -58,6 +59,7 @@ _HOME = {
     "MPPIPlanner": "planning",
     "Plan": "planning",
     "PlanProblem": "planning",
+    "RealTimeController": "controller",
     "SensorimotorWorldModel": "models.smwm",
     "TASK_NAMES": "tasks",
     "Task": "tasks.base",

@@ -267,6 +267,7 @@ def realtime(
     out: Path | None = None,
     horizon: int | None = None,
     planner_options: str = "{}",
+    live: bool = False,
     resume: bool = False,
     json: bool = False,
 ) -> None:
@@ -286,10 +287,11 @@ def realtime(
         out: Results file (JSON lines): a header, then a row an episode.
         horizon: Blocks a plan looks ahead; the task's recipe by default.
         planner_options: Further fields of the planner's configuration, as JSON.
+        live: Run the simulator against the real clock instead of counting latency.
         resume: Complete an interrupted results file.
         json: End with one line of JSON.
     """
-    from bilinear_wm import recipes
+    from bilinear_wm import live as live_run, recipes
     from bilinear_wm.realtime import RealtimeConfig, describe, run_realtime
 
     recipe = recipes.evaluation(task, planner, 25)
@@ -309,6 +311,13 @@ def realtime(
         out,
         resume,
     )
+    if live:
+        if out is not None or latency_ms is not None:
+            raise InputError("--live: expected neither --out nor --latency-ms beside it")
+        lived = live_run.run_live(config)
+        print(live_run.describe(config, lived))
+        _end_with_json(json, lived.numbers())
+        return
     result = run_realtime(config)
     print(describe(config, result))
     _end_with_json(json, result.numbers())

@@ -184,6 +184,10 @@ class Pursuit:
         else:
             action = np.zeros(len(self.env.action_names), np.float32)
             self.idle += 1
+        self.step_with(action)
+
+    def step_with(self, action: NDArray[np.float32]) -> None:
+        """The goal moves, the agent acts."""
         self.solved = self._moving.advance(action)
         self.actions.append(action)
         self.steps += 1
@@ -216,7 +220,7 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     if config.planner != "random":
         planning = _Planning(config)
     envs = [make_task(config.task, image_size=8) for _ in range(min(config.episodes, 50))]
-    tasks, solved_by_nothing = _countable_tasks(config, envs[0])
+    tasks, solved_by_nothing = countable_tasks(config, envs[0])
     latencies = planning.latencies(tasks, envs[0], config) if planning else [0.0]
     delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
     header = config.header() | machine_facts()
@@ -336,7 +340,7 @@ def _chase(
             running = [p for p in running if p.running]
 
 
-def _countable_tasks(config: RealtimeConfig, env: Task) -> tuple[list[GoalTask], float]:
+def countable_tasks(config: RealtimeConfig, env: Task) -> tuple[list[GoalTask], float]:
     """Tasks that standing still does not solve, and the share of those that it does."""
     drawn = choose_goals(
         config.data, config.task, config.offset, CANDIDATES * config.episodes, config.seed
@@ -350,8 +354,7 @@ def _countable_tasks(config: RealtimeConfig, env: Task) -> tuple[list[GoalTask],
         examined += 1
         pursuit = Pursuit(task, env, BUDGET * config.offset, config.seed)
         while pursuit.running:
-            pursuit.begin_plan(still[None], 0)
-            pursuit.step()
+            pursuit.step_with(still)
         if not pursuit.solved:
             counted.append(task)
     if not counted:
