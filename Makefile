@@ -41,6 +41,7 @@ bench: setup
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/realtime.py
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
