@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import gymnasium
 import numpy as np
@@ -160,3 +161,15 @@ def test_tasks_do_not_load_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_any_thread_may_draw(env: Task) -> None:
+    here, found = env.picture(env.state), []
+    threads = [
+        threading.Thread(target=lambda: found.append(env.picture(env.state))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert len(found) == 3
+    assert all(np.array_equal(picture, here) for picture in found)

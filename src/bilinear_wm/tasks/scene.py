@@ -7,11 +7,16 @@ that lie closer together than a fraction of a pixel shows, and may drop multisam
 
 from __future__ import annotations
 
+import atexit
 import copy
+import functools
 import os
+import queue
 import sys
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -67,11 +72,15 @@ class Scene:
         self._free: Callable[[], object] = lambda: None
 
     def picture(self, qpos: NDArray[np.float64]) -> Pixels:
-        """The scene with its joints at `qpos`."""
+        """The scene with its joints at `qpos`; from any thread."""
+        return _painter(os.getpid()).do(lambda: self._draw(qpos))
+
+    def _draw(self, qpos: NDArray[np.float64]) -> Pixels:
         if self._renderer is None:
             self._renderer = self._make_renderer()
-            # At interpreter exit the GL library may be gone before the renderer: free it first.
-            self._free = weakref.finalize(self, self._renderer.close)
+            self._free = weakref.finalize(self, _painter(os.getpid()).do, self._renderer.close)
+            # MuJoCo ends EGL at exit; what is registered after that, here, runs before it.
+            atexit.register(self._free)
         self._data.qpos[:] = qpos
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
@@ -93,6 +102,39 @@ class Scene:
                 f"MuJoCo cannot draw (MUJOCO_GL={os.environ.get('MUJOCO_GL', 'unset')}): "
                 f"{type(error).__name__}: {error}. Headless drawing needs EGL: {GL_PACKAGES}"
             ) from error
+
+
+class _Painter:
+    """One thread that owns every graphics context, because they must not change threads."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        # A daemon: it still works while contexts are freed at exit.
+        self._thread = threading.Thread(target=self._work, name="bwm-draw", daemon=True)
+        self._thread.start()
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        """Do it in that thread, and wait for the result."""
+        if threading.current_thread() is self._thread:
+            return work()
+        result: Future[Any] = Future()
+        self._jobs.put((work, result))
+        return result.result()
+
+    def _work(self) -> None:
+        while True:
+            work, result = self._jobs.get()
+            try:
+                result.set_result(work())
+            except BaseException as error:
+                result.set_exception(error)
+            del work, result  # keep nothing alive while waiting
+
+
+@functools.cache
+def _painter(process: int) -> _Painter:
+    """The painter of this process; a forked one needs its own."""
+    return _Painter()
 
 
 def _simplify_meshes(model: mujoco.MjModel, distance: float) -> None:
