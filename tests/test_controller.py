@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bilinear_wm.controller import ControlState, Job, RealTimeController, Tick, simulate
+from bilinear_wm.controller import ControlState, Job, PlanMaker, RealTimeController, Tick, simulate
 from bilinear_wm.errors import InputError
 from bilinear_wm.planning import GaussNewtonPlanner
 from bilinear_wm.planning.base import Plan, PlanProblem
@@ -194,18 +194,25 @@ def drive(made: RealTimeController, until: Callable[[], bool], limit_s: float = 
         time.sleep(0.002)
 
 
-def test_a_slow_model_still_acts_on_every_tick() -> None:
+def test_a_planner_ten_times_too_slow_leaves_no_tick_without_action() -> None:
+    ticks = run(state(), 1000, numbered(25), planning_time=lambda _: 10 * PERIOD)
+    assert [tick.index for tick in ticks] == list(range(1000))
+    assert max(tick.late_s for tick in ticks) == 0
+    assert "hold" not in sources(ticks)[11:]
+
+
+def test_the_clock_ticks_on_while_plans_are_made() -> None:
     ticks: list[Tick] = []
     sent: list[np.ndarray] = []
-    made = controller(200, delay_s=0.05, act=sent.append, on_tick=ticks.append, max_age_s=1.0)
+    made = controller(50, delay_s=0.2, act=sent.append, on_tick=ticks.append, max_age_s=1.0)
     with made:  # ten periods a plan
-        drive(made, lambda: len(ticks) >= 1000)
-    assert len(sent) >= 1000
+        drive(made, lambda: len(ticks) >= 200)
+    assert len(sent) >= 200
     assert all(np.isfinite(a).all() and (np.abs(a) <= 1).all() for a in sent)
-    assert made.state.sources["rest"] > made.state.sources["plan"] > 10
-    # A shared machine may pause the whole process; the loop itself is never behind by a period.
+    assert made.state.sources["rest"] > made.state.sources["plan"] > 5
+    # Whoever else uses the machine may pause it; benchmarks/realtime.py measures how steady it is.
     late = sum(tick.late_s > made.period_s for tick in ticks) + made.missed
-    assert late <= 0.02 * len(ticks)
+    assert late <= 0.1 * len(ticks)
 
 
 def test_threads_survive_hanging_and_raising() -> None:
@@ -221,6 +228,26 @@ def test_threads_survive_hanging_and_raising() -> None:
         planned = made.state.sources["plan"]
         drive(made, lambda: made.state.sources["plan"] > planned)
     assert not made.running
+
+
+def test_plans_that_continue_another_look_ahead_shorter() -> None:
+    model = small_model("bilinear", action_mean=(0.0, 0.0), action_std=(0.5, 0.5)).eval()
+    horizons: list[int] = []
+
+    class Noting(GaussNewtonPlanner):
+        def plan(self, problem: PlanProblem, **options: Any) -> Plan:
+            horizons.append(problem.horizon)
+            return super().plan(problem, **options)
+
+    make = PlanMaker(model, Noting(model.dynamics), 3, (-LIMIT, LIMIT), 1.0)
+    for tick in range(20):
+        make(Job(PICTURE, PICTURE, tick, tick))
+    assert horizons == [3] * 5 + [2] * 5 + [1] * 5 + [3] * 5
+    steady = PlanMaker(model, Noting(model.dynamics), 3, (-LIMIT, LIMIT), 1.0, shrink=False)
+    horizons.clear()
+    for tick in range(20):
+        steady(Job(PICTURE, PICTURE, tick, tick))
+    assert set(horizons) == {3}
 
 
 def test_it_starts_and_stops_again_and_again() -> None:

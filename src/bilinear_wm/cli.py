@@ -323,6 +323,45 @@ def realtime(
     _end_with_json(json, result.numbers())
 
 
+def play(
+    task: str = "tworoom",
+    checkpoint: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    control_hz: float = 20.0,
+    horizon: int | None = None,
+) -> None:
+    """Serve a page to drag goals on and to push the agent, for a browser on this machine.
+
+    Args:
+        task: tworoom, pusht or reacher.
+        checkpoint: A trained model; pretrained/TASK by default.
+        host: The address to listen on; anybody who reaches it can play.
+        port: The port.
+        control_hz: Actions a second.
+        horizon: Blocks a plan looks ahead; the task's recipe by default.
+    """
+    from bilinear_wm import recipes
+
+    try:
+        from bilinear_wm.play.server import serve
+        from bilinear_wm.play.session import Backstage
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"bwm play needs the package {error.name!r}: pip install 'bilinear-world-models[play]'"
+        ) from error
+
+    options, recommended = recipes.playing(task)
+    backstage = Backstage(
+        task,
+        checkpoint or Path("pretrained") / task,
+        options,
+        recommended if horizon is None else horizon,
+    )
+    print(f"open http://{host}:{port} in a browser; Ctrl-C ends it", flush=True)
+    serve(backstage, host, port, control_hz)
+
+
 def compare(
     first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")],
     second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")],
@@ -398,6 +437,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "train-residual": train_residual,
                 "evaluate": evaluate,
                 "realtime": realtime,
+                "play": play,
                 "compare": compare,
                 "publish": publish,
                 "demo": demo,

@@ -65,6 +65,8 @@ class Job:
     goal: NDArray[np.uint8]
     observation: int
     """Number of the observation it starts from."""
+    tick: int
+    """Number of the next tick."""
 
 
 class ControlState:
@@ -132,7 +134,7 @@ class ControlState:
             if not self._worth_planning() or self._picture is None or self._goal is None:
                 return None
             self._planned = self._observations
-            return Job(self._picture, self._goal, self._observations)
+            return Job(self._picture, self._goal, self._observations, self._ticks)
 
     def wake(self) -> None:
         """End the wait in `next_job`."""
@@ -199,8 +201,10 @@ class RealTimeController:
         planner: Plans on the model's dynamics.
         control_hz: Ticks a second: how often the environment takes an action.
         act: Called with the action on every tick, in the ticking thread; must return soon.
-        horizon: Blocks a plan looks ahead. Plans are replaced long before they end, so short ones
-            arrive sooner.
+        horizon: Blocks a plan looks ahead when it begins.
+        shrink: Let the plans that continue another look ahead shorter by what has passed, until it
+            is used up. A plan uses all its time to arrive: begun anew on every tick at full
+            length it would creep, and never get there.
         action_low: Smallest action, a number or one an entry.
         action_high: Largest action.
         hold: What holding means; zeros by default.
@@ -217,7 +221,8 @@ class RealTimeController:
         control_hz: float,
         *,
         act: Callable[[Action], Any] | None = None,
-        horizon: int = 2,
+        horizon: int = 5,
+        shrink: bool = True,
         action_low: ArrayLike = -1.0,
         action_high: ArrayLike = 1.0,
         hold: ArrayLike | None = None,
@@ -237,7 +242,9 @@ class RealTimeController:
         if max_age_s is None:
             max_age_s = PERIODS_UNTIL_STALE * self.period_s
         self.state = ControlState(low, high, hold, max_age_s, replan)
-        self._plan = PlanMaker(model, planner, horizon, (low, high), deadline_s or self.period_s)
+        self._plan = PlanMaker(
+            model, planner, horizon, (low, high), deadline_s or self.period_s, shrink
+        )
         self._act, self._on_tick = act, on_tick
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -252,6 +259,15 @@ class RealTimeController:
     def set_goal(self, picture: ArrayLike) -> None:
         """Go there from now on; from any thread."""
         self.state.set_goal(picture)
+
+    def use(self, planner: Planner) -> None:
+        """Plan with another planner from now on; from any thread."""
+        self._plan.use(planner)
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """The newest plan, in the model's units."""
+        return self._plan.last
 
     def start(self) -> None:
         """Begin to tick."""
@@ -341,12 +357,18 @@ class PlanMaker:
         horizon: int,
         bounds: tuple[Action, Action],
         deadline_s: float,
+        shrink: bool = True,
     ) -> None:
-        self._model, self._planner, self._horizon = model, planner, horizon
+        self._model, self._planner = model, planner
+        self._horizon, self._shrink = horizon, shrink
         self._bounds = model.action_bounds(*bounds)
         self._deadline_s = deadline_s
         self._goal: tuple[NDArray[np.uint8], Tensor] | None = None
-        self._last: Tensor | None = None
+        self.last: Plan | None = None
+        self._begun = 0  # the tick at which the plans now continued began
+
+    def use(self, planner: Planner) -> None:
+        self._planner = planner
 
     def __call__(self, job: Job) -> tuple[Action, bool]:
         """Actions, and whether the search came to its own end."""
@@ -357,14 +379,25 @@ class PlanMaker:
         else:
             z = self._model.encode(job.picture)
         low, high = self._bounds
-        problem = PlanProblem(z, self._goal[1], self._horizon, low, high)
+        horizon, warm_start = self._continue(job.tick)
+        problem = PlanProblem(z, self._goal[1], horizon, low, high)
         left = max(self._deadline_s - (time.perf_counter() - begun), 1e-4)
-        plan: Plan = self._planner.plan(problem, warm_start=self._last, deadline_s=left)
+        plan = self._planner.plan(problem, warm_start=warm_start, deadline_s=left)
         if plan.status == "bad_input":
             raise ValueError("the encoder's latents are not finite")
-        self._last = plan.actions
+        self.last = plan
         actions = self._model.to_env_actions(plan.actions).cpu().numpy()
         return actions, plan.status != "deadline"
+
+    def _continue(self, tick: int) -> tuple[int, Tensor | None]:
+        """Blocks that the next plan looks ahead, and what to begin it from."""
+        horizon = self._horizon
+        if self._shrink:
+            horizon -= (tick - self._begun) // self._model.config.frame_skip
+        if self.last is None or horizon < 1:
+            self._begun = tick
+            return self._horizon, None
+        return horizon, self.last.actions[-horizon:]
 
 
 def simulate(

@@ -58,7 +58,8 @@ class RealtimeConfig:
         planner_options: Fields of the planner's configuration.
         horizon: Blocks a plan looks ahead.
         control_hz: Environment steps a second of real time.
-        replan: Begin a plan when the last is `exhausted`, as the paper does, or `always`.
+        replan: Begin a plan when the last is `exhausted`, as the paper does, or `always`: then the
+            plans that follow look ahead shorter by what has passed, until the first is used up.
         latency_ms: Taken for the latency of a planning call instead of measuring it.
         offset: Environment steps from start to the goal's first place; twice as many may be taken.
         episodes: How many tasks, of those that standing still does not solve.
@@ -156,6 +157,7 @@ class Pursuit:
         self.actions: list[NDArray[np.float32]] = []
         self._queue: list[NDArray[np.float32]] = []
         self._coming: tuple[int, Actions] | None = None
+        self._begun: int | None = None  # the step at which the plans now continued began
 
     @property
     def running(self) -> bool:
@@ -168,6 +170,13 @@ class Pursuit:
                 return False
             self._queue, self._coming = list(self._coming[1]), None
         return replan == "always" or not self._queue
+
+    def blocks_left(self, horizon: int, frame_skip: int) -> int:
+        """How far ahead a plan begun now looks."""
+        left = 0 if self._begun is None else horizon - (self.steps - self._begun) // frame_skip
+        if left < 1 or not self._queue:
+            self._begun, left = self.steps, horizon
+        return left
 
     def begin_plan(self, actions: Actions, delay: int) -> None:
         """A plan made from this step's observation, which is there `delay` steps later."""
@@ -280,12 +289,18 @@ class _Planning:
         begun = time.perf_counter()
         z = self._model.encode(np.stack(seen + wanted))
         low, high = self._bounds
-        count = len(pursuits)
-        plan = self._planner.plan(PlanProblem(z[:count], z[count:], self._horizon, low, high))
-        seconds = (time.perf_counter() - begun) / count
+        horizons = [p.blocks_left(self._horizon, self._model.config.frame_skip) for p in pursuits]
+        plans: dict[int, Actions] = {}
+        for horizon in sorted(set(horizons)):
+            chosen = [i for i, own in enumerate(horizons) if own == horizon]
+            goals = [len(pursuits) + i for i in chosen]
+            plan = self._planner.plan(PlanProblem(z[chosen], z[goals], horizon, low, high))
+            for i, blocks in zip(chosen, plan.actions, strict=True):
+                plans[i] = self._model.to_env_actions(blocks).cpu().numpy()
+        seconds = (time.perf_counter() - begun) / len(pursuits)
         for pursuit in pursuits:
             pursuit.plan_seconds += seconds
-        return [self._model.to_env_actions(blocks).cpu().numpy() for blocks in plan.actions]
+        return [plans[i] for i in range(len(pursuits))]
 
     def latencies(
         self, tasks: Sequence[GoalTask], env: Task, config: RealtimeConfig

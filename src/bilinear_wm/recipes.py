@@ -119,3 +119,14 @@ def evaluation(
         offset=offset,
         horizon=max(horizon, 1),
     )
+
+
+PLAY_HORIZONS = {"tworoom": 8, "reacher": 2, "pusht": 2}
+"""TwoRoom's is long: the way through the door is found by plans that reach beyond it."""
+
+
+def playing(task: str) -> tuple[dict[str, dict[str, Any]], int]:
+    """Planner options by planner, and the horizon, for `bwm play`."""
+    effort = COMPACT_PLANS.get(task, {}).get("effort", 0.01)
+    options = {"gauss-newton": COMPACT_PLANS.get(task, {}), "icem": {"effort": effort}}
+    return options, PLAY_HORIZONS.get(task, 5)

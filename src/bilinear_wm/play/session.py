@@ -1,0 +1,228 @@
+"""One simulation with its controller, for one page."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bilinear_wm.collect import EVALUATION_STREAM, episode_seed, simulate_episode
+from bilinear_wm.controller import Action, RealTimeController, Tick
+from bilinear_wm.errors import InputError
+from bilinear_wm.evaluate import load_planner, make_planner_config
+from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.monitor import ActionMonitor
+from bilinear_wm.planning import PLANNERS, Planner
+from bilinear_wm.play.stages import Stage, make_stage
+from bilinear_wm.tasks import make_task
+
+PLANNERS_SHOWN = ("gauss-newton", "icem")
+EPISODES = 40
+FALSE_ALARMS = 0.001
+VIEW = 224
+RIDGE = 1e-6
+LIGHT_S = 1.0
+
+Send = Callable[[dict[str, Any], NDArray[np.uint8] | None], None]
+
+
+class Backstage:
+    """What all pages share: the model, the planners, what a latent looks like, the monitor."""
+
+    def __init__(
+        self, task: str, checkpoint: Path, options: dict[str, dict[str, Any]], horizon: int
+    ) -> None:
+        self.task, self.horizon = task, horizon
+        self.stage: Stage = make_stage(task)
+        first, *others = PLANNERS_SHOWN
+        loaded = load_planner(task, checkpoint, first, options.get(first, {}))
+        self.model = loaded.model
+        self.planners: dict[str, Planner] = {first: loaded.planner} | {
+            name: PLANNERS[name](
+                loaded.model.dynamics, make_planner_config(name, options.get(name, {}))
+            )
+            for name in others
+        }
+        self._study(loaded.camera)
+
+    def make_camera(self) -> Any:
+        """Draws what the model sees; one for each session, which threads do not share."""
+        facts = self.model.config
+        quality: Any = facts.render_quality if facts.render_quality != "unknown" else "faithful"
+        return make_task(self.task, facts.image_size, quality)
+
+    @torch.no_grad()
+    def _study(self, camera: Any) -> None:
+        """Fit a probe of what can be seen, and set the monitor, on fresh behaviour episodes."""
+        skip = self.model.config.frame_skip
+        latents, targets, windows, blocks = [], [], [], []
+        for i in range(EPISODES):
+            episode = simulate_episode(camera, episode_seed(0, 20_000 + i, EVALUATION_STREAM))
+            states = episode.states[::skip]
+            z = self.model.encode(np.stack([camera.picture(state) for state in states]))
+            whole = len(states) - 1
+            raw = torch.from_numpy(np.asarray(episode.actions[: whole * skip], np.float32))
+            latents.append(z)
+            targets.append(states)
+            windows.append(torch.stack([z[:-1], z[1:]], dim=1))
+            blocks.append(self.model.to_model_actions(raw)[:, None])
+        z = torch.cat(latents).double()
+        seen = camera.probe_targets(np.concatenate(targets))
+        self._names = tuple(seen)
+        ones = torch.ones(len(z), 1, dtype=z.dtype)
+        inputs = torch.cat([z, ones], dim=1)
+        wanted = torch.from_numpy(np.stack([seen[name] for name in self._names], axis=1))
+        gram = inputs.T @ inputs
+        ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=z.dtype)
+        self._probe = torch.linalg.solve(gram + ridge, inputs.T @ wanted)
+        self.monitor: ActionMonitor | None = None
+        if isinstance(self.model.dynamics, BilinearDynamics):
+            self.monitor = ActionMonitor.calibrated(
+                self.model, torch.cat(windows), torch.cat(blocks), FALSE_ALARMS
+            )
+
+    def path(self, z: Tensor) -> list[list[float]]:
+        """Where latents are in the picture."""
+        inputs = torch.cat([z.double(), torch.ones(len(z), 1, dtype=torch.double)], dim=1)
+        values = (inputs @ self._probe).numpy()
+        seen = {name: values[:, i] for i, name in enumerate(self._names)}
+        return [[float(x), float(y)] for x, y in self.stage.points(seen)]
+
+
+class Session:
+    """One page's world. `send` takes messages from the ticking thread.
+
+    Args:
+        backstage: What all sessions share.
+        send: Takes a message and perhaps a picture.
+        control_hz: Ticks a second.
+        seed: Of the start and of pushes.
+    """
+
+    def __init__(
+        self, backstage: Backstage, send: Send, control_hz: float = 20.0, seed: int = 0
+    ) -> None:
+        self._backstage, self._send = backstage, send
+        self._rng = np.random.default_rng(seed)
+        self._env = make_task(backstage.task, VIEW, "fast")
+        self._camera = backstage.make_camera()
+        self._env.begin(seed=seed)
+        self._wishes: deque[dict[str, Any]] = deque()
+        self._planner = PLANNERS_SHOWN[0]
+        self._block: list[Action] = []
+        self._before: Tensor | None = None
+        self._light_until = -math.inf
+        self._disagreement = 0.0
+        self._lock = threading.Lock()
+        self.controller = RealTimeController(
+            backstage.model,
+            backstage.planners[self._planner],
+            control_hz,
+            act=self._act,
+            on_tick=self._show,
+            horizon=backstage.horizon,
+            deadline_s=math.inf,  # a slow planner is to be felt
+        )
+
+    def start(self) -> None:
+        self._send({"hint": self._backstage.stage.hint, "turns": self._backstage.stage.turns,
+                    "planners": PLANNERS_SHOWN, "size": VIEW,
+                    "monitor": self._backstage.monitor is not None}, None)  # fmt: skip
+        self._set_goal(self._env.goal)
+        self.controller.observe(self._camera.picture(self._env.state))
+        self.controller.start()
+
+    def stop(self) -> None:
+        self.controller.stop()
+        self._env.close()
+        self._camera.close()
+
+    def wish(self, message: Any) -> None:
+        """Something from the page: a goal, a planner, a push. Carried out at the next tick."""
+        if not isinstance(message, dict):
+            raise InputError(f"message: expected an object, found {type(message).__name__}")
+        if "goal" in message:
+            goal = message["goal"]
+            numbers = isinstance(goal, list) and all(isinstance(x, int | float) for x in goal)
+            if not numbers or len(goal) != 3 or not np.isfinite(goal).all():
+                raise InputError(f"goal: expected three numbers x, y, angle, found {goal!r}")
+        elif "planner" in message:
+            if message["planner"] not in PLANNERS_SHOWN:
+                raise InputError(
+                    f"planner: expected one of {', '.join(PLANNERS_SHOWN)}, "
+                    f"found {message['planner']!r}"
+                )
+        elif "push" not in message:
+            raise InputError(f"message: expected goal, planner or push, found {sorted(message)}")
+        with self._lock:
+            self._wishes.append(message)
+
+    def _act(self, action: Action) -> None:
+        """One step of the world, in the ticking thread."""
+        with self._lock:
+            wishes = list(self._wishes)
+            self._wishes.clear()
+        for message in wishes:
+            if "goal" in message:
+                x, y, angle = message["goal"]
+                self._set_goal(self._backstage.stage.goal(x, y, angle, self._env.state))
+            elif "planner" in message:
+                self._planner = message["planner"]
+                self.controller.use(self._backstage.planners[self._planner])
+            else:
+                self._backstage.stage.push(self._env, self._rng)
+        self._env.advance(action)
+        picture = self._camera.picture(self._env.state)
+        self.controller.observe(picture)
+        self._watch(action, picture)
+
+    def _set_goal(self, goal: NDArray[np.float64]) -> None:
+        self._env.set_goal(goal)
+        self.controller.set_goal(self._camera.picture(goal))
+        point = self._backstage.stage.goal_point(goal)
+        self._send({"goal": point}, self._env.picture(goal))
+
+    def _watch(self, action: Action, picture: NDArray[np.uint8]) -> None:
+        """Every block: does the model explain what happened?"""
+        monitor, model = self._backstage.monitor, self._backstage.model
+        if monitor is None:
+            return
+        self._block.append(action)
+        if len(self._block) < model.config.frame_skip:
+            return
+        z = model.encode(picture)
+        if self._before is not None:
+            raw = torch.from_numpy(np.stack(self._block))
+            done = model.to_model_actions(raw)[0]
+            self._disagreement = float(monitor.disagreement(self._before, done, z))
+            if self._disagreement > monitor.threshold:
+                self._light_until = time.perf_counter() + LIGHT_S
+        self._before, self._block = z, []
+
+    def _show(self, tick: Tick) -> None:
+        plan, state, goal = self.controller.last_plan, self._env.state, self._env.goal
+        monitor = self._backstage.monitor
+        self._send(
+            {
+                "tick": tick.index,
+                "source": tick.source,
+                "reason": tick.reason,
+                "planner": self._planner,
+                "plan_ms": None if plan is None else 1e3 * plan.seconds,
+                "path": [] if plan is None else self._backstage.path(plan.latents),
+                "solved": bool(self._env.success(state, goal)),
+                "distance": float(self._env.distance(state, goal)),
+                "alarm": time.perf_counter() < self._light_until,
+                "disagreement": self._disagreement / monitor.threshold if monitor else 0.0,
+            },
+            self._env.picture(state),
+        )
