@@ -66,7 +66,7 @@ class GaussNewtonConfig(PlannerConfig):
         spread: rho, how far they lie from the start, in standard deviations of an action.
         starts: Search from this many of the best candidates, and keep the best result.
         sensitivities: `analytic` where the dynamics offers tangents, else `finite-difference`.
-        compiled: Use the compiled kernel for single problems where it applies.
+        compiled: Use the compiled kernel where it applies.
     """
 
     effort: float = 0.01
@@ -123,8 +123,6 @@ class GaussNewtonPlanner(Planner):
 
     def _search(self, search: Search) -> Found:
         starts = self._starts(search)
-        if self._kernel is not None and starts.shape[:2] == (1, 1):
-            return self._kernel.search(search, starts[0, 0])
         batch, count = starts.shape[:2]
         if count == 1:
             return self._descend(search, starts[:, 0])
@@ -141,6 +139,15 @@ class GaussNewtonPlanner(Planner):
         )
 
     def _descend(self, search: Search, actions: Float[Tensor, "batch h m"]) -> Found:
+        if self._kernel is not None:
+            # One after the other, and still several times faster than a batch in torch.
+            single = len(actions) == 1
+            rows = torch.arange(len(actions))[:, None]
+            found = [
+                self._kernel.search(search if single else search.rows(row), start)
+                for row, start in zip(rows, actions, strict=True)
+            ]
+            return found[0] if single else _together(found)
         config, horizon = self.config, actions.shape[1]
         batch = len(actions)
         actions = actions.clone()
@@ -260,6 +267,15 @@ class GaussNewtonPlanner(Planner):
         white = torch.randn(count, horizon, r, generator=generator)
         repeats = (m / r) ** 0.5
         return self.config.spread * repeats * (white @ self._lift.cpu().float().mT)
+
+
+def _together(found: list[Found]) -> Found:
+    return Found(
+        torch.cat([one.actions for one in found]),
+        torch.cat([one.cost for one in found]),
+        [one.status[0] for one in found],
+        [one.iterations[0] for one in found],
+    )
 
 
 def _free(
