@@ -362,6 +362,25 @@ def play(
     serve(backstage, host, port, control_hz)
 
 
+def geometry(checkpoint: Path, data: Path, out: Path, horizon: int = 5, json: bool = False) -> None:
+    """Look at a model's latent space: components, probes, distances, controllable directions.
+
+    Args:
+        checkpoint: A trained model.
+        data: Episodes of its task, with states.
+        out: Folder for geometry.json, pictures and an interactive page.
+        horizon: Blocks of the plans whose controllable directions are counted.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm.geometry import GeometryConfig, describe, run_geometry
+
+    found = run_geometry(GeometryConfig(checkpoint, data, out, horizon))
+    print(describe(found))
+    print("written:", *sorted(out.iterdir()), sep="\n  ")
+    short = {k: v for k, v in found.items() if k not in ("points", "variables", "distances")}
+    _end_with_json(json, short | {"spearman": found["distances"]["spearman"]})
+
+
 def compare(
     first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")],
     second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")],
@@ -438,6 +457,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "evaluate": evaluate,
                 "realtime": realtime,
                 "play": play,
+                "geometry": geometry,
                 "compare": compare,
                 "publish": publish,
                 "demo": demo,
