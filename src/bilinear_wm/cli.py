@@ -381,6 +381,25 @@ def geometry(checkpoint: Path, data: Path, out: Path, horizon: int = 5, json: bo
     _end_with_json(json, short | {"spearman": found["distances"]["spearman"]})
 
 
+def report(
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")],
+    out: Path = Path("report"),
+    json: bool = False,
+) -> None:
+    """Make tables, figures and one page from results, metrics and geometry files.
+
+    Args:
+        folders: Where to look for them.
+        out: The folder for what is made.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm.report import make_report
+
+    made = make_report(folders, out)
+    print("written:", *made, sep="\n  ")
+    _end_with_json(json, {"files": made})
+
+
 def compare(
     first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")],
     second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")],
@@ -458,6 +477,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "realtime": realtime,
                 "play": play,
                 "geometry": geometry,
+                "report": report,
                 "compare": compare,
                 "publish": publish,
                 "demo": demo,

@@ -145,7 +145,7 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     camera, policy = _prepare(config)
     tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
     file = (
-        ResultFile(config.out, config.header() | machine_facts(), config.resume)
+        ResultFile(config.out, config.header() | _kind(policy) | machine_facts(), config.resume)
         if config.out is not None
         else None
     )
@@ -175,6 +175,10 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
             ran = _run(tasks, floor, envs or [_make_env(config, camera)], camera, config)
             floors[kind] = rate([episode.solved for episode in ran])
     return _summarize(rows, floors, policy, camera, tasks)
+
+
+def _kind(policy: Policy) -> dict[str, str]:
+    return {"model": policy.model.kind} if isinstance(policy, ModelPolicy) else {}
 
 
 def _run(

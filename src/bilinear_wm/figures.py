@@ -69,7 +69,7 @@ def title(found: dict[str, Any]) -> str:
 def draw_variance(several: Sequence[dict[str, Any]]) -> Figure:
     """Variance explained by principal components, the action's size marked."""
     figure, axis = new_figure(width=4.6)
-    for found, colour in zip(several, _colours(), strict=False):
+    for found, colour in zip(several, colours(), strict=False):
         share = np.cumsum(found["variance"])
         axis.plot(
             range(1, len(share) + 1), 100 * share, "o-", ms=3, color=colour, label=title(found)
@@ -137,7 +137,7 @@ def draw_distances(found: dict[str, Any]) -> Figure:
 def draw_controllable(several: Sequence[dict[str, Any]]) -> Figure:
     """Singular values of the endpoint's Jacobian."""
     figure, axis = new_figure(width=4.6)
-    for found, colour in zip(several, _colours(), strict=False):
+    for found, colour in zip(several, colours(), strict=False):
         values = np.array(found["controllable"]["singular_values"])
         label = f"{title(found)}: {found['controllable']['rank']}"
         axis.semilogy(range(1, len(values) + 1), values / values[0], color=colour, label=label)
@@ -148,5 +148,14 @@ def draw_controllable(several: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def _colours() -> list[str]:
+def plain_log(axis: Any) -> None:
+    """A logarithmic y axis with plain numbers."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
+    low, high = axis.get_ylim()
+    axis.yaxis.set_minor_formatter("{x:g}" if high / low < 8 else "")
+
+
+def colours() -> list[str]:
+    """In the order in which they are used."""
     return [BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, GREY] * 3

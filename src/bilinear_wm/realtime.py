@@ -233,6 +233,8 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     latencies = planning.latencies(tasks, envs[0], config) if planning else [0.0]
     delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
     header = config.header() | machine_facts()
+    if planning is not None:
+        header["model"] = planning.model.kind
     file = ResultFile(config.out, header, config.resume) if config.out else None
     rows = list(file.rows) if file else []
     done = {row.index for row in rows}
@@ -277,7 +279,7 @@ class _Planning:
         loaded = load_planner(
             config.task, config.checkpoint, config.planner, config.planner_options
         )
-        self._model: WorldModel = loaded.model
+        self.model: WorldModel = loaded.model
         self._camera, self._bounds = loaded.camera, loaded.bounds
         self._planner: Planner = loaded.planner
         self._horizon = config.horizon
@@ -287,16 +289,16 @@ class _Planning:
         seen = [self._camera.picture(p.env.state) for p in pursuits]
         wanted = [self._camera.picture(p.env.goal) for p in pursuits]
         begun = time.perf_counter()
-        z = self._model.encode(np.stack(seen + wanted))
+        z = self.model.encode(np.stack(seen + wanted))
         low, high = self._bounds
-        horizons = [p.blocks_left(self._horizon, self._model.config.frame_skip) for p in pursuits]
+        horizons = [p.blocks_left(self._horizon, self.model.config.frame_skip) for p in pursuits]
         plans: dict[int, Actions] = {}
         for horizon in sorted(set(horizons)):
             chosen = [i for i, own in enumerate(horizons) if own == horizon]
             goals = [len(pursuits) + i for i in chosen]
             plan = self._planner.plan(PlanProblem(z[chosen], z[goals], horizon, low, high))
             for i, blocks in zip(chosen, plan.actions, strict=True):
-                plans[i] = self._model.to_env_actions(blocks).cpu().numpy()
+                plans[i] = self.model.to_env_actions(blocks).cpu().numpy()
         seconds = (time.perf_counter() - begun) / len(pursuits)
         for pursuit in pursuits:
             pursuit.plan_seconds += seconds

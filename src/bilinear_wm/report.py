@@ -1,0 +1,406 @@
+"""Results, metrics and geometry files -> tables, figures and one page. Reads files, no torch.
+
+    bwm report results runs geometry --out report
+
+Finds every results file (`*.jsonl` of `bwm evaluate` and `bwm realtime`), every `metrics.jsonl` of
+`bwm train` and every `geometry.json` below the given folders. What is not there is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from bilinear_wm import figures, published
+from bilinear_wm.errors import InputError
+from bilinear_wm.results import EpisodeResult, Rate, rate, read_results
+
+METRICS, GEOMETRY = "metrics.jsonl", "geometry.json"
+COLUMNS = ("task", "goal", "model", "planner", "horizon", "success", "interval", "episodes",
+           "solved at start", "ms a plan", "jerk", "paper", "seed", "file")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """One results file."""
+
+    path: Path
+    header: dict[str, Any]
+    rows: list[EpisodeResult]
+
+    @property
+    def moving(self) -> bool:
+        return bool(self.header.get("moving"))
+
+    @property
+    def model(self) -> str:
+        if self.header["planner"] in ("random", "none"):
+            return "-"
+        return str(self.header.get("model", "bilinear"))
+
+    @property
+    def success(self) -> Rate:
+        return rate([row.success for row in self.rows])
+
+    @property
+    def ms_per_plan(self) -> float:
+        """Of planning (and, with moving goals, encoding), as a share of what was done at once."""
+        plans = sum(row.plans for row in self.rows)
+        return 1e3 * sum(row.plan_seconds for row in self.rows) / plans if plans else float("nan")
+
+    @property
+    def label(self) -> str:
+        return f"{self.model}, {self.header['planner']}"
+
+    @property
+    def paper(self) -> float | None:
+        """The paper's figure for the same thing, where it gives one."""
+        task, planner = self.header["task"], self.header["planner"]
+        if planner == "random" and not self.moving and self.header["offset"] == 25:
+            return published.RANDOM_25.get(task)
+        ours = self.model == "bilinear" and planner == "gauss-newton"
+        if self.moving:
+            return published.MOVING.get(task) if ours else None
+        if self.header["offset"] != 25 or not (ours or planner == "cem"):
+            return None
+        return published.SUCCESS_25.get(self.model, {}).get(task)
+
+    def cells(self) -> dict[str, Any]:
+        """A row of the table."""
+        found = self.success
+        return {
+            "task": self.header["task"],
+            "goal": "moving" if self.moving else f"@{self.header['offset']}",
+            "model": self.model,
+            "planner": self.header["planner"] + _replanning(self.header),
+            "horizon": self.header["horizon"],
+            "success": f"{100 * found.value:.0f} %",
+            "interval": f"{100 * found.low:.0f}-{100 * found.high:.0f}",
+            "episodes": found.count,
+            "solved at start": sum(row.solved_at_start for row in self.rows),
+            "ms a plan": "" if np.isnan(self.ms_per_plan) else f"{self.ms_per_plan:.1f}",
+            "jerk": f"{np.mean([row.jerk for row in self.rows]):.3f}",
+            "paper": "" if self.paper is None else f"{self.paper:g} %",
+            "seed": self.header["seed"],
+            "file": self.path.name,
+        }
+
+
+def _replanning(header: dict[str, Any]) -> str:
+    if header.get("replan") == "always":
+        return ", replanning always"
+    return f", replanning every {header['replan_every']}" if header.get("replan_every") else ""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything below the given folders."""
+
+    runs: list[Run]
+    trainings: dict[str, list[dict[str, Any]]]
+    geometries: list[dict[str, Any]]
+
+
+def gather(folders: Sequence[Path]) -> Findings:
+    """Read all files that a report is made of."""
+    runs: list[Run] = []
+    trainings: dict[str, list[dict[str, Any]]] = {}
+    geometries: list[dict[str, Any]] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: expected a folder with results, found none")
+        for path in sorted(folder.rglob("*.jsonl")):
+            if path.name == METRICS:
+                trainings[path.parent.name] = _read_lines(path)
+            else:
+                header, rows = read_results(path)
+                if rows:
+                    runs.append(Run(path, header, rows))
+        geometries += [json.loads(p.read_text()) for p in sorted(folder.rglob(GEOMETRY))]
+    if not (runs or trainings or geometries):
+        raise InputError(
+            f"{', '.join(map(str, folders))}: expected results (*.jsonl), {METRICS} or {GEOMETRY}, "
+            "found none"
+        )
+    order = {task: place for place, task in enumerate(published.TASKS)}
+    runs.sort(key=lambda run: (run.moving, order.get(run.header["task"], 9), run.header["offset"],
+                               run.model, run.header["planner"]))  # fmt: skip
+    return Findings(runs, trainings, geometries)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    lines = []
+    for line in path.read_text().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break  # cut off by an interruption
+    return lines
+
+
+def make_report(folders: Sequence[Path], out: Path) -> list[Path]:
+    """Write tables, figures and the page; returns the files."""
+    found = gather(folders)
+    out.mkdir(parents=True, exist_ok=True)
+    made = []
+    if found.runs:
+        rows = [run.cells() for run in found.runs]
+        made += [out / "results.csv", out / "results.md"]
+        with made[0].open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+        made[1].write_text(markdown(rows))
+    drawn: list[tuple[str, Path]] = []
+    for name, caption, draw in FIGURES:
+        figure = draw(found)
+        if figure is not None:
+            drawn.append((caption, figures.save(figure, out / f"{name}.png")))
+    for geometry in found.geometries:
+        path = out / f"projections-{geometry['task']}-{geometry['model']}.png"
+        caption = "The latent space seen along its principal components (paper, Figure 8)."
+        drawn.append((caption, figures.save(figures.draw_projections(geometry), path)))
+    page = out / "report.html"
+    page.write_text(_page(found, drawn))
+    return [*made, *(path for _, path in drawn), page]
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table of all runs."""
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines += ["| " + " | ".join(str(row[name]) for name in COLUMNS) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+# The figures; each gives None where its data are missing.
+
+
+def draw_success(found: Findings) -> Figure | None:
+    """Success and planning time at offset 25."""
+    runs = [run for run in found.runs if not run.moving and run.header["offset"] == 25]
+    tasks = _tasks(runs)
+    if not tasks:
+        return None
+    figure, (left, right) = figures.new_figure(2, width=5.2)
+    labels = list(dict.fromkeys(run.label for run in runs))
+    for place, (label, colour) in enumerate(zip(labels, figures.colours(), strict=False)):
+        some = [run for run in runs if run.label == label]
+        x = [tasks.index(run.header["task"]) + _offset(place, len(labels)) for run in some]
+        _bars(left, x, [run.success for run in some], 0.8 / len(labels), colour, label)
+        timed = [(at, run.ms_per_plan) for at, run in zip(x, some, strict=True)]
+        timed = [(at, ms) for at, ms in timed if np.isfinite(ms)]
+        right.bar([at for at, _ in timed], [ms for _, ms in timed], 0.8 / len(labels), color=colour)
+    for task in tasks:
+        at = tasks.index(task)
+        paper = published.SUCCESS_25["bilinear"][task]
+        left.plot([at - 0.45, at + 0.45], [paper, paper], color="black", lw=1.5, ls=":",
+                  label="paper" if at == 0 else None)  # fmt: skip
+    names = [figures.TITLES[task] for task in tasks]
+    left.set(ylabel="success @25 (%)", ylim=(0, 105))
+    right.set(ylabel="ms a plan")
+    figures.plain_log(right)
+    for axis in (left, right):
+        axis.set_xticks(range(len(names)), names)
+    figure.legend(loc="outside lower center", ncols=4)
+    return figure
+
+
+def draw_jerk(found: Findings) -> Figure | None:
+    """How much consecutive actions differ, in TwoRoom."""
+    runs = [r for r in found.runs if r.header["task"] == "tworoom" and not r.moving
+            and r.header["offset"] == 25]  # fmt: skip
+    if not runs:
+        return None
+    figure, axis = figures.new_figure(width=5.0)
+    values = [np.array([row.jerk for row in run.rows if row.steps > 1]) for run in runs]
+    axis.boxplot(values, orientation="horizontal", tick_labels=[run.label for run in runs],
+                 showfliers=False, medianprops={"color": figures.ORANGE})  # fmt: skip
+    axis.set(xlabel="mean change between consecutive actions", title="TwoRoom @25")
+    return figure
+
+
+def draw_horizons(found: Findings) -> Figure | None:
+    """Success against the distance of the goal."""
+    runs = [run for run in found.runs if not run.moving and run.header["planner"] not in FLOORS]
+    tasks = [t for t in _tasks(runs)
+             if len({r.header["offset"] for r in runs if r.header["task"] == t}) > 1]  # fmt: skip
+    if not tasks:
+        return None
+    figure, axes = figures.new_figure(len(tasks), width=3.4)
+    for task, axis in zip(tasks, np.atleast_1d(axes), strict=True):
+        some = [run for run in runs if run.header["task"] == task]
+        for label, colour in zip(
+            dict.fromkeys(r.label for r in some), figures.colours(), strict=False
+        ):
+            line = sorted((r for r in some if r.label == label), key=lambda r: r.header["offset"])
+            x = [r.header["offset"] for r in line]
+            rates = [r.success for r in line]
+            axis.errorbar(x, [100 * r.value for r in rates], _whiskers(rates), fmt="o-", capsize=3,
+                          color=colour, label=label)  # fmt: skip
+        axis.set(title=figures.TITLES[task], xlabel="steps to the goal", ylim=(0, 105),
+                 xticks=(25, 50, 75))  # fmt: skip
+        axis.legend(loc="lower left", fontsize=8)
+    np.atleast_1d(axes)[0].set_ylabel("success (%)")
+    return figure
+
+
+def draw_moving(found: Findings) -> Figure | None:
+    """Moving goals."""
+    runs = [run for run in found.runs if run.moving]
+    tasks = _tasks(runs)
+    if not tasks:
+        return None
+    figure, axis = figures.new_figure(width=6.0)
+    labels = list(dict.fromkeys(run.label + _replanning(run.header) for run in runs))
+    for place, (label, colour) in enumerate(zip(labels, figures.colours(), strict=False)):
+        some = [run for run in runs if run.label + _replanning(run.header) == label]
+        x = [tasks.index(run.header["task"]) + _offset(place, len(labels)) for run in some]
+        _bars(axis, x, [run.success for run in some], 0.8 / len(labels), colour, label)
+    for at, task in enumerate(tasks):
+        for table, style, name in (
+            (published.MOVING, ":", "paper"),
+            (published.MOVING_BEST_BASELINE, "--", "its best baseline"),
+        ):
+            axis.plot([at - 0.45, at + 0.45], [table[task]] * 2, color="black", lw=1.3, ls=style,
+                      label=name if at == 0 else None)  # fmt: skip
+    axis.set_xticks(range(len(tasks)), [f"M-{figures.TITLES[task]}" for task in tasks])
+    axis.set(ylabel="success (%)", ylim=(0, 105))
+    figure.legend(loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_training(found: Findings) -> Figure | None:
+    """Losses, and the smallest singular value of R."""
+    runs = {name: rows for name, rows in found.trainings.items()
+            if any("sigma_min" in row for row in rows)}  # fmt: skip
+    if not runs:
+        return None
+    figure, (left, right) = figures.new_figure(2, width=4.4)
+    for (name, rows), colour in zip(runs.items(), figures.colours(), strict=False):
+        for axis, field in ((left, "val_total"), (right, "sigma_min")):
+            points = [(row["step"], row[field]) for row in rows if field in row]
+            axis.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=name)
+    figures.plain_log(left)
+    figures.plain_log(right)
+    left.set(xlabel="step", ylabel="held-out objective")
+    right.set(xlabel="step", ylabel="smallest singular value of R")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def draw_controllers(found: Findings) -> Figure | None:
+    """Every model with every planner."""
+    runs = [r for r in found.runs if not r.moving and r.header["offset"] == 25
+            and r.header["planner"] not in FLOORS]  # fmt: skip
+    models = [m for m in ("bilinear", "smwm", "lewm") if any(r.model == m for r in runs)]
+    planners = [p for p in ("gauss-newton", "cem", "icem", "mppi", "adam")
+                if any(r.header["planner"] == p for r in runs)]  # fmt: skip
+    if len(models) * len(planners) < 2:
+        return None
+    tasks = _tasks(runs)
+    figure, axes = figures.new_figure(len(tasks), width=3.2, height=1.2 + 0.6 * len(models))
+    for task, axis in zip(tasks, np.atleast_1d(axes), strict=True):
+        table = np.full((len(models), len(planners)), np.nan)
+        for run in runs:
+            if run.header["task"] == task and run.model in models:
+                place = models.index(run.model), planners.index(run.header["planner"])
+                table[place] = 100 * run.success.value
+                text = f"{table[place]:.0f} %\n{run.ms_per_plan:.3g} ms"
+                axis.text(place[1], place[0], text, ha="center", va="center", fontsize=8,
+                          color="black" if table[place] > 60 else "white")  # fmt: skip
+        axis.imshow(table, vmin=0, vmax=100, cmap="cividis", aspect="auto")
+        axis.grid(visible=False)
+        axis.set_xticks(range(len(planners)), planners, fontsize=8)
+        axis.set_yticks(range(len(models)), models)
+        axis.set_title(figures.TITLES[task])
+    return figure
+
+
+FLOORS = ("random", "none")
+FIGURES: tuple[tuple[str, str, Callable[[Findings], Figure | None]], ...] = (
+    ("success", "Success and planning time at offset 25 (paper, Figure 1).", draw_success),
+    ("variance", "Variance explained by principal components (paper, Figure 2).",
+     lambda found: figures.draw_variance(found.geometries) if found.geometries else None),
+    ("jerk", "Smoothness in TwoRoom (paper, Figure 3).", draw_jerk),
+    ("horizons", "Success against the distance of the goal (paper, Figure 4).", draw_horizons),
+    ("moving", "Moving goals at 20 Hz (paper, Figure 5).", draw_moving),
+    ("training", "Training, and the smallest singular value of R (paper, Figure 6).",
+     draw_training),
+    ("controllers", "Every model with every planner (paper, Figure 7).", draw_controllers),
+    ("controllable", "Directions that a plan controls.",
+     lambda found: figures.draw_controllable(found.geometries) if found.geometries else None),
+)  # fmt: skip
+
+
+def _tasks(runs: Sequence[Run]) -> list[str]:
+    present = {run.header["task"] for run in runs}
+    return [task for task in published.TASKS if task in present]
+
+
+def _offset(place: int, count: int) -> float:
+    return (place - (count - 1) / 2) * 0.8 / count
+
+
+def _whiskers(rates: Sequence[Rate]) -> list[list[float]]:
+    return [[100 * (r.value - r.low) for r in rates], [100 * (r.high - r.value) for r in rates]]
+
+
+def _bars(
+    axis: Any, x: Sequence[float], rates: Sequence[Rate], width: float, colour: str, label: str
+) -> None:
+    axis.bar(x, [100 * r.value for r in rates], width, color=colour, label=label,
+             yerr=_whiskers(rates), error_kw={"lw": 1, "capsize": 2})  # fmt: skip
+
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 1100px; margin: 24px auto;
+       padding: 0 16px; }
+h1 { font-size: 24px; } h2 { font-size: 18px; margin-top: 32px; } figure { margin: 24px 0; }
+img { max-width: 100%; } figcaption { color: #51606f; }
+table { border-collapse: collapse; font-size: 13px; } td, th { padding: 3px 8px; text-align: left; }
+tr:nth-child(even) { background: #f3f6f8; } th { border-bottom: 1px solid #9aa8b5; }
+.wide { overflow-x: auto; }
+"""
+
+
+def _page(found: Findings, drawn: Sequence[tuple[str, Path]]) -> str:
+    parts = ["<h1>Bilinear world models: report</h1>"]
+    for caption, path in drawn:
+        data = base64.b64encode(path.read_bytes()).decode()
+        parts.append(
+            f'<figure><img alt="{html.escape(caption)}" src="data:image/png;base64,{data}">'
+            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        )
+    if found.runs:
+        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td>{html.escape(str(run.cells()[c]))}</td>" for c in COLUMNS)
+            + "</tr>"
+            for run in found.runs
+        )
+        parts += ["<h2>All runs</h2>", "<p>Success with 95 % Wilson intervals; planning time as a "
+                  "share of what was planned at once.</p>",
+                  f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>']  # fmt: skip
+    facts = {
+        json.dumps([run.header.get("machine"), run.header.get("versions")]) for run in found.runs
+    }
+    parts.append("<h2>Where it was measured</h2>")
+    for fact in sorted(facts):
+        machine, versions = json.loads(fact)
+        text = ", ".join(f"{k} {v}" for k, v in {**(machine or {}), **(versions or {})}.items())
+        parts.append(f"<p>{html.escape(text)}</p>")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>Bilinear world models: report</title><style>{STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>\n"
+    )
