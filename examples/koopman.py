@@ -6,13 +6,13 @@ A control-affine system (paper, Assumption 1) with a slow and a fast coordinate,
 
     dx1/dt = a x1 + u1,    dx2/dt = b (x2 - x1^2) + (1 + c x1) u2,
 
-is nonlinear in x. Its observables z = (x1, x2, x1^2) close: d(x1^2)/dt = 2 a x1^2 + 2 x1 u1, so that
+is nonlinear in x. Its observables z = (x1, x2, x1^2) close: d(x1^2)/dt = 2 a x1^2 + 2 x1 u1, so
 
     dz/dt = A z + M(z) u,    M(z) = B + C z
 
 holds exactly, everywhere, in three dimensions (Proposition 1, where in general infinitely many are
-needed). M(z) has full column rank wherever the two inputs act independently (Assumption 2), and there
-the action can be recovered from a state and its velocity.
+needed). M(z) has full column rank wherever the two inputs act independently (Assumption 2), and
+there the action can be recovered from a state and its velocity.
 
 Where it stops being exact: at 1 + c x1 = 0 the second input does nothing and cannot be recovered.
 And pictures come in discrete time: over a step of length h the action enters x1^2 squared, so that
