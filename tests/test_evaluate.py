@@ -17,6 +17,7 @@ from bilinear_wm.collect import EVALUATION_STREAM, CollectConfig, collect, episo
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluate import EvaluateConfig, evaluate
 from bilinear_wm.goals import GoalTask, goals_from_data, simulated_goals
+from bilinear_wm.memory import PlanMemory
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.monitor import ActionMonitor
@@ -320,3 +321,31 @@ def test_the_papers_settings() -> None:
         3,
     )
     assert (made.effort, made.damping, made.tolerance, made.goal_weight) == (0.01, 1e-4, 1e-6, 1.0)
+
+
+def test_memory_recalls_the_nearest_window(tworoom_file: Path, checkpoint: Path) -> None:
+    z, actions = torch.randn(30, 4, 12), torch.randn(30, 3, 10)
+    memory = PlanMemory(z, actions)
+    found = memory.recall(z[[4, 9], 0] + 0.01, z[[4, 9], -1])
+    torch.testing.assert_close(found, actions[[4, 9]])
+    config = EvaluateConfig("tworoom", checkpoint, memory=True, horizon=2, floors=False)
+    with pytest.raises(InputError, match="--memory: expected --data"):
+        evaluate(config, progress=False)
+    some = replace(config, data=tworoom_file, offset=10, episodes=3)
+    assert evaluate(some, progress=False).episodes == 3
+
+
+def test_a_plan_begins_where_the_memory_says() -> None:
+    policy, _ = oracle_policy()
+    seen: list[torch.Tensor] = []
+    plan = policy.planner.plan
+
+    def noting(problem: object, **options: object) -> object:
+        seen.append(options["warm_start"])  # type: ignore[arg-type]
+        return plan(problem, **options)  # type: ignore[arg-type]
+
+    policy.planner.plan = noting  # type: ignore[assignment]
+    policy.memory = PlanMemory(torch.zeros(1, 6, 12), torch.full((1, 5, 10), 0.3))
+    env, camera = make_task("tworoom", image_size=8), make_task("tworoom", image_size=32)
+    policy.decide([Episode(tworoom_tasks(same_room=True)[0], env, camera, 50)])
+    torch.testing.assert_close(seen[0], torch.full((1, 5, 10), 0.3))

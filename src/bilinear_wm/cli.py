@@ -201,6 +201,7 @@ def evaluate(
     paper_settings: bool = False,
     one_by_one: bool = False,
     monitor: bool = False,
+    memory: bool = False,
     no_floors: bool = False,
     video: Path | None = None,
     resume: bool = False,
@@ -223,6 +224,7 @@ def evaluate(
         paper_settings: Take horizon and planner settings from the paper's table.
         one_by_one: Plan for one episode at a time, to measure latency.
         monitor: Replan where the model does not explain what happened.
+        memory: Begin each plan from the nearest recorded window of the data's training part.
         no_floors: Skip the random and the do-nothing policy on the same tasks.
         video: Folder for a video of every episode.
         resume: Complete an interrupted results file.
@@ -244,6 +246,7 @@ def evaluate(
         planner_options=recipe.planner_options | _json_object("--planner-options", planner_options),
         one_by_one=one_by_one,
         monitor=monitor,
+        memory=memory,
         floors=not no_floors,
         video=video,
         resume=resume,

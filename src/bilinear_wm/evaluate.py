@@ -22,6 +22,7 @@ from bilinear_wm.diagnostics import encode_windows
 from bilinear_wm.errors import InputError
 from bilinear_wm.goals import GoalTask, choose_goals
 from bilinear_wm.imagination import Imagination
+from bilinear_wm.memory import PlanMemory
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.monitor import ActionMonitor
@@ -59,6 +60,7 @@ class EvaluateConfig:
         one_by_one: Plan for one episode at a time, to measure latency.
         group: Episodes that run side by side otherwise.
         monitor: Watch whether the model explains what happens, and replan where it does not.
+        memory: Begin each plan from the nearest recorded window of the data's training part.
         floors: Run the random and the do-nothing policy on the same tasks too.
         video: A folder for one video an episode.
         resume: Complete an interrupted results file.
@@ -77,8 +79,9 @@ class EvaluateConfig:
     out: Path | None = None
     action_limit: float | None = None
     one_by_one: bool = False
-    group: int = 50
+    group: int = 10
     monitor: bool = False
+    memory: bool = False
     floors: bool = True
     video: Path | None = None
     resume: bool = False
@@ -99,6 +102,7 @@ class EvaluateConfig:
             "action_limit": self.action_limit,
             "one_by_one": self.one_by_one,
             "monitor": self.monitor,
+            "memory": self.memory,
         }
 
 
@@ -216,7 +220,11 @@ def _prepare(config: EvaluateConfig) -> tuple[Task, Policy]:
     mpc = MPCConfig(config.horizon, config.replan_every)
     monitor = _calibrated_monitor(config, model) if config.monitor else None
     imagination = Imagination(model, camera) if config.video is not None else None
-    return camera, ModelPolicy(model, loaded.planner, mpc, bounds, monitor, imagination)
+    memory = None
+    if config.memory:
+        data = _training_part(config, model, "--memory: expected --data, whose windows it recalls")
+        memory = PlanMemory.of(model, data, config.horizon)
+    return camera, ModelPolicy(model, loaded.planner, mpc, bounds, monitor, imagination, memory)
 
 
 class LoadedPlanner(NamedTuple):
@@ -243,11 +251,17 @@ def load_planner(
 
 def _calibrated_monitor(config: EvaluateConfig, model: WorldModel) -> ActionMonitor:
     """Set by the training part of the episodes: the tasks come from the held-out part."""
-    if config.data is None:
-        raise InputError("--monitor: expected --data, whose episodes set its threshold, found none")
-    data = EpisodeDataset(config.data, 2, frame_skip=model.config.frame_skip, in_memory=False)
+    data = _training_part(
+        config, model, "--monitor: expected --data, whose episodes set its threshold"
+    )
     z, actions, _ = encode_windows(model, data, MONITOR_WINDOWS)
     return ActionMonitor.calibrated(model, z, actions)
+
+
+def _training_part(config: EvaluateConfig, model: WorldModel, complaint: str) -> EpisodeDataset:
+    if config.data is None:
+        raise InputError(f"{complaint}, found none")
+    return EpisodeDataset(config.data, 2, frame_skip=model.config.frame_skip, in_memory=False)
 
 
 def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:

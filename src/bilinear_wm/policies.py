@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bilinear_wm.goals import GoalTask
 from bilinear_wm.imagination import Imagination
+from bilinear_wm.memory import PlanMemory
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.monitor import ActionMonitor
 from bilinear_wm.planning import Planner, PlanProblem
@@ -120,9 +121,10 @@ class ModelPolicy:
         bounds: tuple[Tensor, Tensor],
         monitor: ActionMonitor | None = None,
         imagination: Imagination | None = None,
+        memory: PlanMemory | None = None,
     ) -> None:
         self.model, self.planner, self.mpc, self.bounds = model, planner, mpc, bounds
-        self.monitor, self.imagination = monitor, imagination
+        self.monitor, self.imagination, self.memory = monitor, imagination, memory
         self.problems: list[tuple[Tensor, Tensor]] = []  # some of those met, to time
         self._loops: dict[int, RecedingHorizon] = {}
         self._goals: dict[int, Tensor] = {}
@@ -135,6 +137,10 @@ class ModelPolicy:
         encoded = time.perf_counter()
         loops = [self._loops.setdefault(e.task.index, RecedingHorizon(self.mpc)) for e in episodes]
         self._watch(episodes, loops, z)
+        if self.memory is not None:
+            for loop, plan in zip(loops, self.memory.recall(z, goals), strict=True):
+                if loop.rest is None:  # nothing to continue
+                    loop.rest = plan
         moves = plan_together(self.planner, loops, z, goals, self.bounds)
         planned = time.perf_counter()
         if len(self.problems) < LATENCY_SAMPLES:
