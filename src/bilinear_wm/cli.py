@@ -403,6 +403,43 @@ def report(
     _end_with_json(json, {"files": made})
 
 
+def reproduce(
+    out: Path = Path("reproduction"),
+    scale: Literal["tiny", "compact", "paper"] = "compact",
+    tasks: tuple[str, ...] = ("tworoom", "pusht", "reacher", "cube"),
+    stages: tuple[str, ...] = (
+        "collect",
+        "train",
+        "residual",
+        "evaluate",
+        "realtime",
+        "geometry",
+        "report",
+    ),
+    data: Path | None = None,
+    seeds: int = 1,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Collect, train, evaluate, and report: the paper from nothing, resumable step by step.
+
+    Args:
+        out: The folder for everything.
+        scale: compact for CPUs, paper for GPUs, tiny to see the chain work in minutes.
+        tasks: Which tasks.
+        stages: Which stages; what earlier ones make must be there.
+        data: A folder with TASK.h5 files to use instead of collecting, such as the official ones.
+        seeds: Training seeds a model.
+        dry_run: Print the steps and an estimate of the time, and do nothing.
+        json: End with one line of JSON.
+    """
+    from bilinear_wm.reproduce import ReproduceConfig, reproduce as run
+
+    outcome = run(ReproduceConfig(out, scale, tasks, stages, data, seeds), dry_run)
+    print("summary:", *(f"{step.name}: {ended}" for step, ended in outcome), sep="\n  ")
+    _end_with_json(json, {step.name: ended for step, ended in outcome})
+
+
 def compare(
     first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")],
     second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")],
@@ -481,6 +518,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "play": play,
                 "geometry": geometry,
                 "report": report,
+                "reproduce": reproduce,
                 "compare": compare,
                 "publish": publish,
                 "demo": demo,

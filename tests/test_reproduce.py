@@ -1,0 +1,71 @@
+"""The whole chain, tiny: every stage, resumable, and refusing what does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bilinear_wm.cli import main
+from bilinear_wm.errors import InputError
+from bilinear_wm.reproduce import ReproduceConfig, plan_steps, reproduce
+
+
+def test_tiny_from_nothing_to_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "all"
+    command = ["reproduce", "--scale", "tiny", "--tasks", "tworoom", "--out", str(out)]
+    assert main([*command, "--dry-run"]) == 0
+    assert "collect tworoom: about" in capsys.readouterr().out
+    assert not out.exists()
+
+    assert main([*command, "--json"]) == 0
+    printed = capsys.readouterr().out
+    summary = json.loads(printed.splitlines()[-1])
+    assert len(summary) == 1 + 3 + 1 + 6 + 3 + 3 + 1
+    table = (out / "report" / "results.md").read_text()
+    for words in ("| @25 | lewm | cem |", "| @25 | smwm | gauss-newton |", "| moving | bilinear |"):
+        assert words in table
+    assert (out / "report" / "controllers.png").exists()
+
+    assert main(command) == 0  # nothing but the report is made again
+    again = capsys.readouterr().out
+    assert "18 steps, 1 to do" in again
+    assert again.count(": done before") == len(summary) - 1
+
+
+def test_what_was_made_from_other_settings_is_not_passed_off(tmp_path: Path) -> None:
+    config = ReproduceConfig(tmp_path, "tiny", ("tworoom",), ("collect",))
+    reproduce(config)
+    marker = next((tmp_path / "steps").iterdir())
+    marker.write_text(marker.read_text().replace("20", "21"))
+    with pytest.raises(InputError, match="made from other settings"):
+        reproduce(config)
+
+
+def test_the_papers_scale_and_several_seeds_make_a_plan(tmp_path: Path) -> None:
+    steps = plan_steps(ReproduceConfig(tmp_path, "paper", seeds=3, data=tmp_path))
+    names = [step.name for step in steps]
+    assert len(set(names)) == len(names)
+    assert "train lewm on cube, seed 2" in names
+    assert not any(name.startswith("collect") for name in names)  # the official files are used
+    assert names[-1] == "report"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"tasks": ("chess",)},
+            "--tasks: expected some of tworoom, pusht, reacher, cube, found chess",
+        ),
+        ({"stages": ()}, "--stages: expected some of collect"),
+        ({"scale": "huge"}, "--scale: expected one of tiny, compact, paper"),
+        ({"seeds": 0}, "--seeds: expected at least 1"),
+    ],
+)
+def test_bad_settings(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        ReproduceConfig(tmp_path, **changes)  # type: ignore[arg-type]
