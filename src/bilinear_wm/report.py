@@ -184,9 +184,17 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 # The figures; each gives None where its data are missing.
 
 
+def main_runs(runs: Sequence[Run]) -> list[Run]:
+    """Of several runs of one thing (a memory, another horizon) the one with the shortest name."""
+    chosen: dict[tuple[Any, ...], Run] = {}
+    for run in sorted(runs, key=lambda run: len(run.path.name)):
+        chosen.setdefault((run.header["task"], run.header["offset"], run.label), run)
+    return [run for run in runs if run in chosen.values()]
+
+
 def draw_success(found: Findings) -> Figure | None:
     """Success and planning time at offset 25."""
-    runs = [run for run in found.runs if not run.moving and run.header["offset"] == 25]
+    runs = main_runs([r for r in found.runs if not r.moving and r.header["offset"] == 25])
     tasks = _tasks(runs)
     if not tasks:
         return None
@@ -216,8 +224,8 @@ def draw_success(found: Findings) -> Figure | None:
 
 def draw_jerk(found: Findings) -> Figure | None:
     """How much consecutive actions differ, in TwoRoom."""
-    runs = [r for r in found.runs if r.header["task"] == "tworoom" and not r.moving
-            and r.header["offset"] == 25]  # fmt: skip
+    runs = main_runs([r for r in found.runs if r.header["task"] == "tworoom" and not r.moving
+                      and r.header["offset"] == 25])  # fmt: skip
     if not runs:
         return None
     figure, axis = figures.new_figure(width=5.0)
@@ -230,7 +238,9 @@ def draw_jerk(found: Findings) -> Figure | None:
 
 def draw_horizons(found: Findings) -> Figure | None:
     """Success against the distance of the goal."""
-    runs = [run for run in found.runs if not run.moving and run.header["planner"] not in FLOORS]
+    runs = main_runs(
+        [run for run in found.runs if not run.moving and run.header["planner"] not in FLOORS]
+    )
     tasks = [t for t in _tasks(runs)
              if len({r.header["offset"] for r in runs if r.header["task"] == t}) > 1]  # fmt: skip
     if not tasks:
@@ -274,7 +284,7 @@ def draw_moving(found: Findings) -> Figure | None:
                       label=name if at == 0 else None)  # fmt: skip
     axis.set_xticks(range(len(tasks)), [f"M-{figures.TITLES[task]}" for task in tasks])
     axis.set(ylabel="success (%)", ylim=(0, 105))
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     return figure
 
 
@@ -299,8 +309,8 @@ def draw_training(found: Findings) -> Figure | None:
 
 def draw_controllers(found: Findings) -> Figure | None:
     """Every model with every planner."""
-    runs = [r for r in found.runs if not r.moving and r.header["offset"] == 25
-            and r.header["planner"] not in FLOORS]  # fmt: skip
+    runs = main_runs([r for r in found.runs if not r.moving and r.header["offset"] == 25
+                      and r.header["planner"] not in FLOORS])  # fmt: skip
     models = [m for m in ("bilinear", "smwm", "lewm") if any(r.model == m for r in runs)]
     planners = [p for p in ("gauss-newton", "cem", "icem", "mppi", "adam")
                 if any(r.header["planner"] == p for r in runs)]  # fmt: skip
@@ -314,7 +324,8 @@ def draw_controllers(found: Findings) -> Figure | None:
             if run.header["task"] == task and run.model in models:
                 place = models.index(run.model), planners.index(run.header["planner"])
                 table[place] = 100 * run.success.value
-                text = f"{table[place]:.0f} %\n{run.ms_per_plan:.3g} ms"
+                time = f"{run.ms_per_plan:,.{0 if run.ms_per_plan >= 100 else 1}f} ms"
+                text = f"{table[place]:.0f} %\n{time}"
                 axis.text(place[1], place[0], text, ha="center", va="center", fontsize=8,
                           color="black" if table[place] > 60 else "white")  # fmt: skip
         axis.imshow(table, vmin=0, vmax=100, cmap="cividis", aspect="auto")
