@@ -130,7 +130,11 @@ def test_ctrl_c_keeps_what_is_finished(stop: signal.Signals, status: int, tmp_pa
     out = tmp_path / "cut.h5"
     options = ["--episodes", "3000", "--image-size", "16", "--workers", "2", "--out", str(out)]
     process = subprocess.Popen(
-        [*BWM, "collect", "pusht", *options], stderr=subprocess.PIPE, start_new_session=True
+        [*BWM, "collect", "pusht", *options],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # A shell that runs the tests in the background makes its children ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)

@@ -64,6 +64,24 @@ def test_the_rest_of_a_plan_bridges_a_slow_planner() -> None:
     assert ticks[1].reason == "no plan"
 
 
+def test_what_has_passed_while_a_plan_was_made_is_left_out() -> None:
+    counting = np.arange(1, 11, dtype=np.float32)[:, None].repeat(2, axis=1) / 100
+    ticks = run(state(), 10, lambda _: (counting, True), planning_time=lambda _: 2.5 * PERIOD)
+    executed = [round(100 * float(t.action[0])) for t in ticks]
+    assert executed == [
+        0,
+        0,
+        0,
+        1,
+        2,
+        3,
+        3,
+        4,
+        5,
+        4,
+    ]  # from the third and fourth on: two, three late
+
+
 def test_a_plan_is_executed_to_its_end_on_request() -> None:
     ticks = run(state(replan="exhausted"), 14, numbered(3))
     assert sources(ticks[1:5]) == ["plan", "rest", "rest", "plan"]
@@ -241,12 +259,12 @@ def test_plans_that_continue_another_look_ahead_shorter() -> None:
 
     make = PlanMaker(model, Noting(model.dynamics), 3, (-LIMIT, LIMIT), 1.0)
     for tick in range(20):
-        make(Job(PICTURE, PICTURE, tick, tick))
+        make(Job(PICTURE, PICTURE, tick, tick, tick))
     assert horizons == [3] * 5 + [2] * 5 + [1] * 5 + [3] * 5
     steady = PlanMaker(model, Noting(model.dynamics), 3, (-LIMIT, LIMIT), 1.0, shrink=False)
     horizons.clear()
     for tick in range(20):
-        steady(Job(PICTURE, PICTURE, tick, tick))
+        steady(Job(PICTURE, PICTURE, tick, tick, tick))
     assert set(horizons) == {3}
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from gymnasium.utils.env_checker import check_env
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -17,6 +19,7 @@ def load(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses look for their annotations
     spec.loader.exec_module(module)
     return module
 
@@ -25,7 +28,8 @@ def load(name: str) -> ModuleType:
 def test_koopman_embedding_is_exact_and_recovers_actions() -> None:
     koopman = load("koopman")
     dynamics = koopman.embedding()
-    x, u = torch.randn(2, 500, 2).double()
+    generator = torch.Generator().manual_seed(0)
+    x, u = torch.randn(2, 500, 2, generator=generator).double()
     moving = koopman.observed_velocity(x, u)
     torch.testing.assert_close(dynamics.step(koopman.observe(x), u), moving, atol=1e-12, rtol=0)
     apart = (1 + koopman.COUPLING * x[:, 0]).abs() > 0.1
@@ -48,3 +52,34 @@ def test_koopman_stops_being_exact() -> None:
 def test_koopman_prints(capsys: pytest.CaptureFixture[str]) -> None:
     load("koopman").main()
     assert "smallest singular value of M(z) 0.0e+00" in capsys.readouterr().out
+
+
+def test_own_episodes_become_a_plan(tmp_path: Path) -> None:
+    assert load("own_episodes").main(tmp_path, episodes=40, steps=4) > 0  # runs from end to end
+
+
+def test_a_new_planner_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("new_planner")
+    module.main()
+    costs = [float(line.split()[3]) for line in capsys.readouterr().out.splitlines()]
+    assert costs[-1] < costs[0]
+    dynamics = module.BilinearDynamics(latent_size=16, action_size=4, env_action_size=2)
+    bound = torch.full((4,), 0.1)
+    problem = module.PlanProblem(*torch.randn(2, 5, 16), 3, -bound, bound)
+    plan = module.ShootingPlanner(dynamics).plan(problem)
+    assert plan.actions.abs().max() <= 0.1
+    del module.PLANNERS["shooting"]
+
+
+def test_a_new_model_trains_and_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("new_model")
+    module.main(tmp_path, episodes=20, steps=2)
+    assert "LinearWorldModel" in capsys.readouterr().out
+    del module.MODELS["linear"]
+
+
+def test_a_new_task_is_a_gymnasium_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("new_task")
+    module.main()
+    assert "there after" in capsys.readouterr().out
+    check_env(module.Cart(image_size=32), skip_render_check=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +72,16 @@ def test_the_papers_scale_and_several_seeds_make_a_plan(tmp_path: Path) -> None:
 def test_bad_settings(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         ReproduceConfig(tmp_path, **changes)  # type: ignore[arg-type]
+
+
+def test_what_the_container_runs(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    assert 'ENTRYPOINT ["sh", "docker/entrypoint.sh"]' in (root / "Dockerfile").read_text()
+    places = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["sh", "docker/entrypoint.sh", "--scale", "compact", "--dry-run", "--out", str(tmp_path)],
+        cwd=root, env=os.environ | {"PATH": places}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "torch" in result.stdout
+    assert "train bilinear on cube, seed 0: about" in result.stdout

@@ -13,14 +13,17 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -102,13 +105,15 @@ def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
                 desc=f"collect {config.task}",
                 disable=not progress,
             )
-            with bar, contextlib.closing(_record_all(config, done)) as episodes:
+            recording = contextlib.closing(_record_all(config, done))
+            with bar, _interrupts_held() as let_through, recording as episodes:
                 for episode in episodes:
                     writer.write(episode)
                     env_steps += len(episode.actions)
                     rate = env_steps / (time.perf_counter() - begun)
                     bar.set_postfix_str(f"{rate:,.0f} env steps/s", refresh=False)
                     bar.update()
+                    let_through()
         except (KeyboardInterrupt, BrokenProcessPool) as stop:
             kept = _finish(writer, partial, config.out)
             what = "interrupted" if isinstance(stop, KeyboardInterrupt) else "a worker died"
@@ -128,6 +133,33 @@ def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
             raise
         kept = _finish(writer, partial, config.out)
     return CollectResult(config.out, kept, kept - done, env_steps, time.perf_counter() - begun)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[Callable[[], None]]:
+    """Signals wait until they are let through, between two episodes.
+
+    Raised anywhere, an interrupt can hit the process pool while it holds a lock, and shutting it
+    down then waits for ever.
+    """
+    received: list[int] = []
+    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.getsignal(number)
+            if callable(before):  # otherwise ignored, or not Python's business
+                handlers[number] = before
+                signal.signal(number, lambda caught, _: received.append(caught))
+
+    def let_through() -> None:
+        if received:
+            handlers[received[0]](received[0], None)
+
+    try:
+        yield let_through
+    finally:
+        for caught, handler in handlers.items():
+            signal.signal(caught, handler)
 
 
 def episode_seed(seed: int, index: int, stream: int = TRAINING_STREAM) -> int:

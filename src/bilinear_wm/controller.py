@@ -67,6 +67,8 @@ class Job:
     """Number of the observation it starts from."""
     tick: int
     """Number of the next tick."""
+    executed: int
+    """Planned actions that were executed before it."""
 
 
 class ControlState:
@@ -99,7 +101,7 @@ class ControlState:
         self._goal: NDArray[np.uint8] | None = None
         self._seen_at = -math.inf
         self._problem = "no observation"
-        self._observations = self._planned = self._valid_from = 0
+        self._observations = self._planned = self._valid_from = self._executed = 0
         self._queue: deque[Action] = deque()
         self._arrived: Source | None = None
         self._ticks = 0
@@ -134,7 +136,7 @@ class ControlState:
             if not self._worth_planning() or self._picture is None or self._goal is None:
                 return None
             self._planned = self._observations
-            return Job(self._picture, self._goal, self._observations, self._ticks)
+            return Job(self._picture, self._goal, self._observations, self._ticks, self._executed)
 
     def wake(self) -> None:
         """End the wait in `next_job`."""
@@ -147,14 +149,20 @@ class ControlState:
         return self._replan == "always" or not self._queue
 
     def deliver(self, job: Job, actions: Action, complete: bool) -> None:
-        """A plan is there: raw actions, one row a tick."""
+        """A plan is there: raw actions, one row a tick.
+
+        While it was made, the plan before it went on. As many of its own first actions are left
+        out, unless that would be all of them.
+        """
         if not np.isfinite(actions).all():
             self.fail(ValueError("the plan has actions that are not finite"))
             return
         with self._changed:
             if job.observation < self._valid_from:
                 return  # made from what is not true any more
-            self._queue = deque(np.clip(actions, self._low, self._high))
+            passed = self._executed - job.executed
+            left = actions[passed:] if passed < len(actions) else actions
+            self._queue = deque(np.clip(left, self._low, self._high))
             self._arrived = "plan" if complete else "best-so-far"
 
     def fail(self, error: Exception) -> None:
@@ -175,6 +183,7 @@ class ControlState:
                     self._valid_from = self._observations + 1
             else:
                 source, action = self._arrived or "rest", self._queue.popleft()
+                self._executed += 1
                 if self._replan == "exhausted" and not self._queue:
                     self._changed.notify_all()
             self._arrived = None
