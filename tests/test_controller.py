@@ -68,18 +68,8 @@ def test_what_has_passed_while_a_plan_was_made_is_left_out() -> None:
     counting = np.arange(1, 11, dtype=np.float32)[:, None].repeat(2, axis=1) / 100
     ticks = run(state(), 10, lambda _: (counting, True), planning_time=lambda _: 2.5 * PERIOD)
     executed = [round(100 * float(t.action[0])) for t in ticks]
-    assert executed == [
-        0,
-        0,
-        0,
-        1,
-        2,
-        3,
-        3,
-        4,
-        5,
-        4,
-    ]  # from the third and fourth on: two, three late
+    # The second plan comes two actions late and begins with its third, the third one three.
+    assert executed == [0, 0, 0, 1, 2, 3, 4, 5, 4, 5]
 
 
 def test_a_plan_is_executed_to_its_end_on_request() -> None:
