@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from bilinear_wm.controller import ControlState, Job, PlanMaker, RealTimeController, Tick, simulate
+from bilinear_wm.control_state import ControlState, Job, Tick, simulate
+from bilinear_wm.controller import PlanMaker, RealTimeController
 from bilinear_wm.errors import InputError
 from bilinear_wm.planning import GaussNewtonPlanner
 from bilinear_wm.planning.base import Plan, PlanProblem

@@ -13,7 +13,8 @@ import pytest
 
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
-from bilinear_wm.report import gather, make_report
+from bilinear_wm.findings import gather
+from bilinear_wm.report import make_report
 from bilinear_wm.results import EpisodeResult
 
 HEADER = {"task": "tworoom", "planner": "gauss-newton", "horizon": 5, "offset": 25, "seed": 1}

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from bilinear_wm.controller import Action, RealTimeController, Tick
+from bilinear_wm.control_state import Action, Tick
+from bilinear_wm.controller import RealTimeController
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluate import BUDGET, LoadedPlanner, load_planner
 from bilinear_wm.realtime import Pursuit, RealtimeConfig, countable_tasks

@@ -13,7 +13,6 @@ import csv
 import html
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,130 +20,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bilinear_wm import figures, published
-from bilinear_wm.errors import InputError
-from bilinear_wm.results import EpisodeResult, Rate, rate, read_results
-
-METRICS, GEOMETRY = "metrics.jsonl", "geometry.json"
-COLUMNS = ("task", "goal", "model", "planner", "horizon", "success", "interval", "episodes",
-           "solved at start", "ms a plan", "jerk", "paper", "seed", "file")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Run:
-    """One results file."""
-
-    path: Path
-    header: dict[str, Any]
-    rows: list[EpisodeResult]
-
-    @property
-    def moving(self) -> bool:
-        return bool(self.header.get("moving"))
-
-    @property
-    def model(self) -> str:
-        if self.header["planner"] in ("random", "none"):
-            return "-"
-        return str(self.header.get("model", "bilinear"))
-
-    @property
-    def success(self) -> Rate:
-        return rate([row.success for row in self.rows])
-
-    @property
-    def ms_per_plan(self) -> float:
-        """Of planning (and, with moving goals, encoding), as a share of what was done at once."""
-        plans = sum(row.plans for row in self.rows)
-        return 1e3 * sum(row.plan_seconds for row in self.rows) / plans if plans else float("nan")
-
-    @property
-    def label(self) -> str:
-        return f"{self.model}, {self.header['planner']}"
-
-    @property
-    def paper(self) -> float | None:
-        """The paper's figure for the same thing, where it gives one."""
-        task, planner = self.header["task"], self.header["planner"]
-        if planner == "random" and not self.moving and self.header["offset"] == 25:
-            return published.RANDOM_25.get(task)
-        ours = self.model == "bilinear" and planner == "gauss-newton"
-        if self.moving:
-            return published.MOVING.get(task) if ours else None
-        if self.header["offset"] != 25 or not (ours or planner == "cem"):
-            return None
-        return published.SUCCESS_25.get(self.model, {}).get(task)
-
-    def cells(self) -> dict[str, Any]:
-        """A row of the table."""
-        found = self.success
-        return {
-            "task": self.header["task"],
-            "goal": "moving" if self.moving else f"@{self.header['offset']}",
-            "model": self.model,
-            "planner": self.header["planner"] + _replanning(self.header),
-            "horizon": self.header["horizon"],
-            "success": f"{100 * found.value:.0f} %",
-            "interval": f"{100 * found.low:.0f}-{100 * found.high:.0f}",
-            "episodes": found.count,
-            "solved at start": sum(row.solved_at_start for row in self.rows),
-            "ms a plan": "" if np.isnan(self.ms_per_plan) else f"{self.ms_per_plan:.1f}",
-            "jerk": f"{np.mean([row.jerk for row in self.rows]):.3f}",
-            "paper": "" if self.paper is None else f"{self.paper:g} %",
-            "seed": self.header["seed"],
-            "file": self.path.name,
-        }
-
-
-def _replanning(header: dict[str, Any]) -> str:
-    if header.get("replan") == "always":
-        return ", replanning always"
-    return f", replanning every {header['replan_every']}" if header.get("replan_every") else ""
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Everything below the given folders."""
-
-    runs: list[Run]
-    trainings: dict[str, list[dict[str, Any]]]
-    geometries: list[dict[str, Any]]
-
-
-def gather(folders: Sequence[Path]) -> Findings:
-    """Read all files that a report is made of."""
-    runs: list[Run] = []
-    trainings: dict[str, list[dict[str, Any]]] = {}
-    geometries: list[dict[str, Any]] = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise InputError(f"{folder}: expected a folder with results, found none")
-        for path in sorted(folder.rglob("*.jsonl")):
-            if path.name == METRICS:
-                trainings[path.parent.name] = _read_lines(path)
-            else:
-                header, rows = read_results(path)
-                if rows:
-                    runs.append(Run(path, header, rows))
-        geometries += [json.loads(p.read_text()) for p in sorted(folder.rglob(GEOMETRY))]
-    if not (runs or trainings or geometries):
-        raise InputError(
-            f"{', '.join(map(str, folders))}: expected results (*.jsonl), {METRICS} or {GEOMETRY}, "
-            "found none"
-        )
-    order = {task: place for place, task in enumerate(published.TASKS)}
-    runs.sort(key=lambda run: (run.moving, order.get(run.header["task"], 9), run.header["offset"],
-                               run.model, run.header["planner"]))  # fmt: skip
-    return Findings(runs, trainings, geometries)
-
-
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    lines = []
-    for line in path.read_text().splitlines():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break  # cut off by an interruption
-    return lines
+from bilinear_wm.findings import COLUMNS, Findings, Run, gather, replanning
+from bilinear_wm.results import Rate
 
 
 def make_report(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -270,9 +147,9 @@ def draw_moving(found: Findings) -> Figure | None:
     if not tasks:
         return None
     figure, axis = figures.new_figure(width=6.0)
-    labels = list(dict.fromkeys(run.label + _replanning(run.header) for run in runs))
+    labels = list(dict.fromkeys(run.label + replanning(run.header) for run in runs))
     for place, (label, colour) in enumerate(zip(labels, figures.colours(), strict=False)):
-        some = [run for run in runs if run.label + _replanning(run.header) == label]
+        some = [run for run in runs if run.label + replanning(run.header) == label]
         x = [tasks.index(run.header["task"]) + _offset(place, len(labels)) for run in some]
         _bars(axis, x, [run.success for run in some], 0.8 / len(labels), colour, label)
     for at, task in enumerate(tasks):

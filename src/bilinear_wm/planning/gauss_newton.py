@@ -140,7 +140,7 @@ class GaussNewtonPlanner(Planner):
 
     def _descend(self, search: Search, actions: Float[Tensor, "batch h m"]) -> Found:
         if self._kernel is not None:
-            # One after the other, and still several times faster than a batch in torch.
+            # One after the other, and still faster than a batch in torch (docs/planning.md).
             single = len(actions) == 1
             rows = torch.arange(len(actions))[:, None]
             found = [

@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.collect import EVALUATION_STREAM, episode_seed, simulate_episode
-from bilinear_wm.controller import Action, RealTimeController, Tick
+from bilinear_wm.control_state import Action, Tick
+from bilinear_wm.controller import RealTimeController
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluate import load_planner, make_planner_config
+from bilinear_wm.evaluate import checked_camera, load_planner, make_planner_config
 from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.monitor import ActionMonitor
 from bilinear_wm.planning import PLANNERS, Planner
 from bilinear_wm.play.stages import Stage, make_stage
 from bilinear_wm.tasks import make_task
+from bilinear_wm.tasks.base import Task
 
 PLANNERS_SHOWN = ("gauss-newton", "icem")
 EPISODES = 40
@@ -41,7 +43,7 @@ class Backstage:
     def __init__(
         self, task: str, checkpoint: Path, options: dict[str, dict[str, Any]], horizon: int
     ) -> None:
-        self.task, self.horizon = task, horizon
+        self.task, self.horizon, self._checkpoint = task, horizon, checkpoint
         self.stage: Stage = make_stage(task)
         first, *others = PLANNERS_SHOWN
         loaded = load_planner(task, checkpoint, first, options.get(first, {}))
@@ -54,14 +56,12 @@ class Backstage:
         }
         self._study(loaded.camera)
 
-    def make_camera(self) -> Any:
+    def make_camera(self) -> Task:
         """Draws what the model sees; one for each session, which threads do not share."""
-        facts = self.model.config
-        quality: Any = facts.render_quality if facts.render_quality != "unknown" else "faithful"
-        return make_task(self.task, facts.image_size, quality)
+        return checked_camera(self.model, self.task, self._checkpoint)
 
     @torch.no_grad()
-    def _study(self, camera: Any) -> None:
+    def _study(self, camera: Task) -> None:
         """Fit a probe of what can be seen, and set the monitor, on fresh behaviour episodes."""
         skip = self.model.config.frame_skip
         latents, targets, windows, blocks = [], [], [], []
