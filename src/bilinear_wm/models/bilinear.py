@@ -14,6 +14,7 @@ so actions can be recovered wherever R is regular, whatever the latent.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -103,6 +104,12 @@ class BilinearDynamics(Dynamics):
         tilde = self.directions(z)
         return tilde if self.normalization == "none" else cholqr(tilde) @ self.R
 
+    def affine(
+        self, z: Float[Tensor, "*batch d"]
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d m"]]:
+        """A z and M(z): a step as an affine function of the action."""
+        return z @ self.A.T, self.action_map(z)
+
     def step(
         self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch d"]:
@@ -134,34 +141,35 @@ class BilinearDynamics(Dynamics):
         self,
         z: Float[Tensor, "*batch d"],
         a: Float[Tensor, "*batch m"],
-        z_dot: Float[Tensor, "*batch d k"],
-        a_dot: Float[Tensor, "*batch m l"],
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d l"]]:
-        """One step, and how it carries l tangents; those beyond the first k begin here (zdot = 0).
+        z_dot: Float[Tensor, "*batch k d"],
+        a_dot: Float[Tensor, "*batch l m"],
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch l d"]]:
+        """One step, and how it carries l tangents, one a row; those beyond k begin (zdot = 0).
 
-        With b = R a and for a tangent Mdot = C zdot, W = Mdot L^-T, X = Q^T W:
+        With T = B + C z = Q L^T, b = R a, and Mdot = C zdot for a tangent:
 
-            dQ = W - Q U(X),    U(X) = triu(X) + tril(X, -1)^T
-            z'dot = A zdot + W b + Q (R adot - U(X) b)
+            dQ = W - Q U(X),    W = Mdot L^-T,    X = Q^T W = L^-1 (T^T Mdot) L^-T
+            z'dot = A zdot + Mdot (L^-T b) + T L^-T (R adot - U(X) b)
 
-        The latent and its tangents pass C together.
+        with U(X) = triu(X) + tril(X, -1)^T. Neither Q nor W is formed, and the latent and its
+        tangents pass C together.
         """
-        k, lead = z_dot.shape[-1], z.shape[:-1]
-        rows = torch.cat([z.unsqueeze(-2), z_dot.mT], dim=-2)
+        k = z_dot.shape[-2]
+        rows = torch.cat([z.unsqueeze(-2), z_dot], dim=-2)
         drift, spread = rows @ self.A.T, self.spread(rows)  # one row more than tangents
-        spread[..., 0, :, :].add_(self.B)
+        tilde, m_dot = spread[..., 0, :, :].add_(self.B), spread[..., 1:, :, :]
         b, push = a.unsqueeze(-1), a_dot
         if self.normalization == "cholqr":
-            r, inverse = self.R, _inverse_factor(spread[..., 0, :, :])
-            b, push = r @ b, r @ push
-            spread = (spread.flatten(-3, -2) @ inverse.mT).view_as(spread)
-        q, w = spread[..., 0, :, :], spread[..., 1:, :, :]
-        moved = drift + (spread.flatten(-3, -2) @ b).view_as(drift)  # A z + Q b, A zdot + W b
-        if k and self.normalization == "cholqr":
-            turned = upper(q.mT.unsqueeze(-3) @ w).flatten(-3, -2) @ b
-            push[..., :k].sub_(turned.view(*lead, k, -1).mT)
-        z_next_dot = q @ push
-        z_next_dot[..., :k].add_(moved[..., 1:, :].mT)
+            r, inverse = self.R, _inverse_factor(tilde)
+            b, push = r @ b, push @ r.T
+            if k:
+                left, right = inverse.unsqueeze(-3), inverse.mT.unsqueeze(-3)
+                x = upper(left @ (tilde.mT.unsqueeze(-3) @ m_dot) @ right)
+                push[..., :k, :].sub_((x.flatten(-3, -2) @ b).view(x.shape[:-1]))
+            b, push = inverse.mT @ b, push @ inverse
+        moved = drift + (spread.flatten(-3, -2) @ b).view_as(drift)
+        z_next_dot = push @ tilde.mT
+        z_next_dot[..., :k, :].add_(moved[..., 1:, :])
         return moved[..., 0, :], z_next_dot
 
     @torch.no_grad()
@@ -324,8 +332,13 @@ def _back_solve(
 def _inverse_factor(tilde: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch m m"]:
     """L^-1, computed in float64."""
     lower = gram_factor(tilde)
-    eye = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
-    return torch.linalg.solve_triangular(lower, eye.expand_as(lower), upper=False).to(tilde.dtype)
+    eye = _identity(lower.shape[-1], lower.device).expand_as(lower)
+    return torch.linalg.solve_triangular(lower, eye, upper=False).to(tilde.dtype)
+
+
+@functools.cache
+def _identity(size: int, device: torch.device) -> Float[Tensor, "size size"]:
+    return torch.eye(size, dtype=torch.float64, device=device)
 
 
 def _least_squares(

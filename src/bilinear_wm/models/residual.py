@@ -10,6 +10,7 @@ residual can sharpen predictions (contacts, walls) but not take control away fro
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -56,34 +57,33 @@ class ResidualDynamics(BilinearDynamics):
         self,
         z: Float[Tensor, "*batch d"],
         a: Float[Tensor, "*batch m"],
-        z_dot: Float[Tensor, "*batch d k"],
-        a_dot: Float[Tensor, "*batch m l"],
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d l"]]:
+        z_dot: Float[Tensor, "*batch k d"],
+        a_dot: Float[Tensor, "*batch l m"],
+    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch l d"]]:
         """Adds d[(I - P P^T) r] = (I - P P^T) rdot - Pdot P^T r - P Pdot^T r."""
         z_next, z_next_dot = super().step_jvp(z, a, z_dot, a_dot)
-        begun = a_dot.shape[-1] - z_dot.shape[-1]
-        z_dot = torch.cat([z_dot, z_dot.new_zeros(*z_dot.shape[:-1], begun)], dim=-1)
-        tilde_dot = self.spread(z_dot.mT)
+        z_dot = F.pad(z_dot, (0, 0, 0, a_dot.shape[-2] - z_dot.shape[-2]))
+        tilde_dot = self.spread(z_dot)
         if self.normalization == "none":
             m_z, m_dot = self.directions(z), tilde_dot
         else:
             q, q_dot = cholqr_jvp(self.directions(z), tilde_dot)
             m_z, m_dot = q @ self.R, q_dot @ self.R
         p, p_dot = cholqr_jvp(m_z @ self.coherent, m_dot @ self.coherent)
-        r, r_dot = self._residual_jvp(torch.cat([z, a], -1), torch.cat([z_dot, a_dot], -2))
+        r, r_dot = self._residual_jvp(torch.cat([z, a], -1), torch.cat([z_dot, a_dot], -1))
         inner = torch.einsum("...ij,...i->...j", p, r)
-        inner_dot = torch.einsum("...kij,...i->...jk", p_dot, r)
-        turned = torch.einsum("...kij,...j->...ik", p_dot, inner) + p @ inner_dot
-        return z_next + _reject(p, r), z_next_dot + r_dot - p @ (p.mT @ r_dot) - turned
+        inner_dot = torch.einsum("...kij,...i->...kj", p_dot, r)
+        turned = torch.einsum("...kij,...j->...ki", p_dot, inner) + inner_dot @ p.mT
+        return z_next + _reject(p, r), z_next_dot + r_dot - r_dot @ p @ p.mT - turned
 
     def _residual_jvp(self, x: Tensor, x_dot: Tensor) -> tuple[Tensor, Tensor]:
         """The network and its tangents, layer by layer."""
         for layer in self.residual:
             if isinstance(layer, nn.Linear):
-                x, x_dot = layer(x), layer.weight @ x_dot
+                x, x_dot = layer(x), x_dot @ layer.weight.T
             else:
-                slope = torch.func.vmap(torch.func.grad(torch.nn.functional.gelu))(x.reshape(-1))
-                x, x_dot = layer(x), slope.view_as(x).unsqueeze(-1) * x_dot
+                slope = torch.func.vmap(torch.func.grad(F.gelu))(x.reshape(-1))
+                x, x_dot = layer(x), slope.view_as(x).unsqueeze(-2) * x_dot
         return x, x_dot
 
 

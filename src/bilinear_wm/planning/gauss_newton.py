@@ -20,15 +20,18 @@ the box are left out of the system.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from bilinear_wm.errors import InputError
+from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.planning.base import (
     Found,
     PlannableDynamics,
@@ -159,6 +162,7 @@ class GaussNewtonPlanner(Planner):
         refreshed = min(config.refreshed_blocks or horizon, horizon)
         rounds = math.ceil(horizon / refreshed)  # iterations until every block had its turn
         slopes: Slopes | None = None
+        known = self._known(search)
         for iteration in range(config.iterations):
             if search.out_of_time():
                 for row in rows.tolist():
@@ -170,10 +174,9 @@ class GaussNewtonPlanner(Planner):
                 for i in (iteration, iteration + 1)
             )
             if slopes is None:
-                slopes = self._slopes(some, actions[rows], blocks)
-            stepped, lower, slopes = self._iterate(
-                some, actions[rows], cost[rows], slopes, upcoming
-            )
+                slopes = self._slopes(some, actions[rows], blocks, **known)
+            ahead = functools.partial(self._slopes, some, blocks=upcoming, **known)
+            stepped, lower, slopes = self._iterate(some, actions[rows], cost[rows], slopes, ahead)
             small = ~(cost[rows] - lower > config.tolerance * cost[rows])
             actions[rows], cost[rows] = stepped, lower
             quiet[rows] = torch.where(small, quiet[rows] + 1, 0)
@@ -189,15 +192,28 @@ class GaussNewtonPlanner(Planner):
             status[row] = "diverged"
         return Found(actions, cost, status, iterations)
 
-    def _slopes(self, search: Search, actions: Tensor, blocks: list[int]) -> Slopes:
-        return self._differentiate(self.dynamics, search.z0, actions, self._lift, blocks)
+    def _slopes(self, search: Search, actions: Tensor, blocks: list[int], **known: Any) -> Slopes:
+        return self._differentiate(self.dynamics, search.z0, actions, self._lift, blocks, **known)
+
+    def _known(self, search: Search) -> dict[str, Any]:
+        """What all plans of a single problem share: the first step's dependence on the action."""
+        single = len(search.z0) == 1 and self._differentiate is analytic
+        if single and type(self.dynamics) is BilinearDynamics:
+            return {"first": self.dynamics.affine(search.z0[0])}
+        return {}
 
     def _iterate(
-        self, search: Search, actions: Tensor, cost: Tensor, slopes: Slopes, upcoming: list[int]
+        self,
+        search: Search,
+        actions: Tensor,
+        cost: Tensor,
+        slopes: Slopes,
+        ahead: Callable[[Tensor], Slopes],
     ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"], Slopes | None]:
         """One step for each problem; where there is nothing to gain, nothing changes.
 
-        Returns the plans, their costs and, if they are known already, the slopes at them.
+        `ahead` gives the slopes that the next iteration needs. Returns the plans, their costs
+        and, if they are known already, the slopes at them.
         """
         latents, tangents = slopes
         local = search.objective.quadratic(latents, actions, tangents)
@@ -210,7 +226,7 @@ class GaussNewtonPlanner(Planner):
         if len(cost) == len(open_rows) == 1 and self._differentiate is analytic:
             # A full step mostly helps: differentiate there at once instead of rolling out first.
             trial = search.clamp(actions + step)
-            slopes = self._slopes(search, trial, upcoming)
+            slopes = ahead(trial)
             value = search.objective.value(slopes[0][:, None], trial[:, None])[:, 0]
             if value < cost:
                 return trial, value, slopes
@@ -298,10 +314,9 @@ def _solve(
     local: Quadratic, damping: float, free: Bool[Tensor, "batch k"]
 ) -> Float[Tensor, "batch k"]:
     """The damped Gauss-Newton direction in the free directions; zero in the others."""
-    size = local.gradient.shape[-1]
-    eye = torch.eye(size, dtype=local.gradient.dtype, device=local.gradient.device)
     both = free[:, :, None] & free[:, None, :]
-    system = torch.where(both, local.hessian, 0.0) + damping * eye
+    system = torch.where(both, local.hessian, 0.0)
+    system.diagonal(dim1=-2, dim2=-1).add_(damping)
     gradient = torch.where(free, local.gradient, 0.0)
     lower, _ = torch.linalg.cholesky_ex(system)
     delta = torch.cholesky_solve(-gradient.unsqueeze(-1), lower).squeeze(-1)

@@ -145,7 +145,9 @@ class Objective:
 
     def value(self, latents: Tensor, actions: Tensor) -> Float[Tensor, "batch samples"]:
         """The cost of several plans a problem; infinite where a prediction overflowed."""
-        total = torch.stack([term.value(latents, actions) for term in self.terms]).sum(0)
+        total = self.terms[0].value(latents, actions)
+        for term in self.terms[1:]:
+            total = total + term.value(latents, actions)
         return torch.where(torch.isfinite(total), total, torch.inf)
 
     def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:

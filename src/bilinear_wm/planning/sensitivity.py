@@ -39,23 +39,29 @@ def analytic(
     actions: Float[Tensor, "batch h m"],
     lift: Float[Tensor, "m r"],
     blocks: list[int],
+    first: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Float[Tensor, "batch h+1 d"], Tangents]:
     """Carry the tangents along with the rollout: J <- [F J, M E].
 
-    Only directions that have begun to act are carried, so F is never formed.
+    Only directions that have begun to act are carried, so F is never formed. For one problem
+    `first` may hold `dynamics.affine(z0[0])`, which stays the same while plans change.
     """
     horizon, active = actions.shape[1], 0
     lifts = lift_blocks(lift, blocks, horizon)
     alone = len(z0) == 1  # products of matrices are faster than of batches of one
     z, plan = (z0[0], actions[0]) if alone else (z0, actions.transpose(0, 1))
     latents, tangents = [z], []
-    z_dot = z.new_zeros(*z.shape, 0)
+    z_dot = z.new_zeros(*z.shape[:-1], 0, z.shape[-1])
     for t in range(horizon):
         active += lift.shape[-1] if t in blocks else 0
-        a_dot = lifts[t, :, :active].expand(*z.shape[:-1], -1, -1)
-        z, z_dot = dynamics.step_jvp(z, plan[t], z_dot, a_dot)  # type: ignore[attr-defined]
+        a_dot = lifts[t, :, :active].T.expand(*z.shape[:-1], -1, -1)
+        if t == 0 and first is not None:
+            drift, gain = first
+            z, z_dot = drift + gain @ plan[0], a_dot @ gain.T
+        else:
+            z, z_dot = dynamics.step_jvp(z, plan[t], z_dot, a_dot)  # type: ignore[attr-defined]
         latents.append(z)
-        tangents.append(z_dot[None] if alone else z_dot)
+        tangents.append(z_dot.mT[None] if alone else z_dot.mT)
     path = torch.stack(latents, dim=-2)
     return path[None] if alone else path, Tangents(tangents, lifts)
 
