@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test check docs format bench clean
 
 help:
 	@echo "make demo    set up $(VENV), then run the main job (writes demo/)"
 	@echo "make test    set up $(VENV), then run every check"
+	@echo "make docs    build the documentation into site/, refusing broken links"
 	@echo "make format  let ruff rewrite the code"
 	@echo "make bench   measure this machine"
 
@@ -24,7 +25,7 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/bwm demo --out demo
 
-test: setup check
+test: setup check docs
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: setup
@@ -32,6 +33,9 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup
+	$(BIN)/mkdocs build --quiet --site-dir site
 
 format: setup
 	$(BIN)/ruff format .
@@ -44,4 +48,4 @@ bench: setup
 	$(BIN)/python benchmarks/realtime.py
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
+	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist

@@ -91,8 +91,12 @@ def test_a_perfect_model_solves_what_no_wall_blocks(execute: int | None) -> None
         rows.append(episode.result())
         assert np.abs(episode.actions).max(initial=0) <= 1
     assert sorted(row.index for row in rows) == list(range(len(tasks)))
+    kept = episode.result(trajectory=True).trajectory
+    assert len(kept) == episode.steps + 1
+    np.testing.assert_allclose(kept[0], episode.task.start, atol=1e-3)
     for row in rows:
         assert row.success
+        assert row.trajectory == []
         assert row.steps <= 50
         assert row.distance < 1
 

@@ -18,6 +18,20 @@ EXAMPLES = [
 ]
 
 
+LINKS = [
+    (page.relative_to(ROOT), link)
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md"]
+    for link in re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    if not link.startswith("http")
+]
+
+
+@pytest.mark.parametrize(("page", "link"), LINKS)
+def test_link(page: Path, link: str) -> None:
+    """Links of the pages that the documentation site does not check."""
+    assert (ROOT / page.parent / link).exists()
+
+
 @pytest.mark.parametrize(("page", "code"), EXAMPLES)
 def test_example(page: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "pretrained").symlink_to(ROOT / "pretrained")

@@ -22,9 +22,12 @@ HEADER = {"task": "tworoom", "planner": "gauss-newton", "horizon": 5, "offset": 
 
 def write_run(path: Path, solved: int, count: int = 10, **header: object) -> None:
     rows = [
-        EpisodeResult(i, i, 0, False, i < solved, 20, 0.5, 0.1 + 0.01 * i, 2, 0.01, 0.004)
+        EpisodeResult(
+            i, i, 0, False, i < solved, 20, 0.5, 0.1 + 0.01 * i, 2, 0.01, 0.004,
+            trajectory=[[30.0 + i, 40.0], [60.0, 50.0]],
+        )
         for i in range(count)
-    ]
+    ]  # fmt: skip
     lines = [{"header": HEADER | header}, *(asdict(row) for row in rows)]
     path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
 
@@ -63,7 +66,8 @@ def folder(tmp_path: Path) -> Path:
 def test_everything_is_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     files = make_report([folder], tmp_path / "report")
     assert {path.name for path in files} == {
-        "results.csv", "results.md", "success.png", "variance.png", "jerk.png", "horizons.png",
+        "results.csv", "results.md", "success.png", "variance.png", "jerk.png", "paths.png",
+        "horizons.png",
         "moving.png", "training.png", "controllers.png", "controllable.png",
         "projections-tworoom-bilinear.png", "report.html",
     }  # fmt: skip
@@ -80,7 +84,7 @@ def test_everything_is_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     assert table["f.jsonl"]["planner"] == "gauss-newton, replanning always"
     assert table["b.jsonl"]["paper"] == ""  # the text gives none
     page = (tmp_path / "report" / "report.html").read_text()
-    assert page.count("<img") == 9
+    assert page.count("<img") == 10
     assert 'src="http' not in page
     assert "href" not in page
 
@@ -89,7 +93,7 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     write_run(tmp_path / "a.jsonl", 3)
     files = make_report([tmp_path], tmp_path / "report")
     assert {path.name for path in files} == {
-        "results.csv", "results.md", "success.png", "jerk.png", "report.html",
+        "results.csv", "results.md", "success.png", "jerk.png", "paths.png", "report.html",
     }  # fmt: skip
 
 
@@ -108,3 +112,17 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_needs_no_torch() -> None:
     code = "import sys, bilinear_wm.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_training_seeds_are_averaged(tmp_path: Path) -> None:
+    for seed, solved in enumerate((6, 8, 10)):
+        write_run(tmp_path / f"{seed}.jsonl", solved, checkpoint=f"runs/tworoom-bilinear-s{seed}")
+    write_run(tmp_path / "other.jsonl", 1, checkpoint="runs/tworoom-lewm-s0", model="lewm")
+    files = make_report([tmp_path], tmp_path / "report")
+    with next(path for path in files if path.name == "seeds.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["training seeds"], row["each"]) == ("3", "60, 80, 100")
+    assert row["mean success"] == "80.0 %"
+    # 20 / sqrt(3) * t(0.975; 2) = 49.7
+    assert row["interval"] == "30.3-100.0"
+    assert "Over training seeds" in (tmp_path / "report" / "report.html").read_text()

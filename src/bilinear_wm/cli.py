@@ -202,6 +202,7 @@ def evaluate(
     one_by_one: bool = False,
     monitor: bool = False,
     memory: bool = False,
+    trajectories: bool = False,
     no_floors: bool = False,
     video: Path | None = None,
     resume: bool = False,
@@ -225,6 +226,7 @@ def evaluate(
         one_by_one: Plan for one episode at a time, to measure latency.
         monitor: Replan where the model does not explain what happened.
         memory: Begin each plan from the nearest recorded window of the data's training part.
+        trajectories: Keep every state on the way in the results file.
         no_floors: Skip the random and the do-nothing policy on the same tasks.
         video: Folder for a video of every episode.
         resume: Complete an interrupted results file.
@@ -247,6 +249,7 @@ def evaluate(
         one_by_one=one_by_one,
         monitor=monitor,
         memory=memory,
+        trajectories=trajectories,
         floors=not no_floors,
         video=video,
         resume=resume,

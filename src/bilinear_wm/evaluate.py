@@ -61,6 +61,7 @@ class EvaluateConfig:
         group: Episodes that run side by side otherwise.
         monitor: Watch whether the model explains what happens, and replan where it does not.
         memory: Begin each plan from the nearest recorded window of the data's training part.
+        trajectories: Keep every state on the way in the results file.
         floors: Run the random and the do-nothing policy on the same tasks too.
         video: A folder for one video an episode.
         resume: Complete an interrupted results file.
@@ -82,6 +83,7 @@ class EvaluateConfig:
     group: int = 10
     monitor: bool = False
     memory: bool = False
+    trajectories: bool = False
     floors: bool = True
     video: Path | None = None
     resume: bool = False
@@ -164,7 +166,7 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     envs = [_make_env(config, camera) for _ in range(min(size, len(waiting)))]
     with bar:
         for episode in _run(waiting, policy, envs, camera, config):
-            row = episode.result()
+            row = episode.result(config.trajectories)
             rows.append(row)
             if file is not None:
                 file.add(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,10 @@ import numpy as np
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from bilinear_wm.tasks import tworoom
 
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, GREY = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F",
@@ -145,6 +149,29 @@ def draw_controllable(several: Sequence[dict[str, Any]]) -> Figure:
     axis.set(xlabel="direction", ylabel="singular value (of the largest)",
              title="directions that a plan controls")  # fmt: skip
     axis.legend()
+    return figure
+
+
+def draw_paths(paths: Mapping[str, Sequence[tuple[NDArray[np.float64], bool]]]) -> Figure:
+    """Where the dot of TwoRoom went, one panel a method: (positions, solved) of each episode."""
+    figure, axes = new_figure(len(paths), width=2.7, height=3.0)
+    inside = tworoom.BORDER, tworoom.CANVAS - tworoom.BORDER
+    wall = tworoom.WALL_X - tworoom.WALL_HALF
+    door = tworoom.DOOR_Y - tworoom.DOOR_HALF, tworoom.DOOR_Y + tworoom.DOOR_HALF
+    for (label, episodes), axis in zip(paths.items(), np.atleast_1d(axes), strict=True):
+        for low, high in ((inside[0], door[0]), (door[1], inside[1])):
+            axis.add_patch(
+                Rectangle((wall, low), 2 * tworoom.WALL_HALF, high - low, color=GREY, lw=0)
+            )
+        for positions, solved in episodes:
+            axis.plot(*positions.T, color=BLUE if solved else ORANGE, lw=0.8, alpha=0.8)
+            axis.plot(*positions[0], "o", ms=2.5, color="black")
+        count = sum(solved for _, solved in episodes)
+        axis.set(xlim=inside, ylim=inside[::-1], aspect="equal", xticks=[], yticks=[])
+        axis.set_title(f"{label}\n{count} of {len(episodes)} solved", fontsize=9)
+        axis.grid(visible=False)
+        for side in axis.spines.values():
+            side.set_visible(True)
     return figure
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from bilinear_wm import published
 from bilinear_wm.errors import InputError
@@ -90,6 +91,39 @@ def replanning(header: dict[str, Any]) -> str:
     if header.get("replan") == "always":
         return ", replanning always"
     return f", replanning every {header['replan_every']}" if header.get("replan_every") else ""
+
+
+@dataclass(frozen=True)
+class SeedSummary:
+    """The same thing trained with several seeds."""
+
+    runs: tuple[Run, ...]
+
+    def cells(self) -> dict[str, Any]:
+        """Mean success and the 95 % interval of the mean, by Student's t over training seeds."""
+        values = np.array([100 * run.success.value for run in self.runs])
+        mean = float(values.mean())
+        reach = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+        first = self.runs[0].cells()
+        return {
+            **{name: first[name] for name in ("task", "goal", "model", "planner", "horizon")},
+            "training seeds": len(values),
+            "mean success": f"{mean:.1f} %",
+            "interval": f"{max(mean - reach, 0):.1f}-{min(mean + reach, 100):.1f}",
+            "each": ", ".join(f"{value:.0f}" for value in values),
+        }
+
+
+def over_seeds(runs: Sequence[Run]) -> list[SeedSummary]:
+    """Runs that differ in nothing but the training seed, by which their checkpoints end (-s0)."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        stem, mark, seed = str(run.header.get("checkpoint")).rpartition("-s")
+        if mark and seed.isdigit():
+            facts = {k: v for k, v in run.header.items() if k not in ("versions", "machine")}
+            key = json.dumps(facts | {"checkpoint": stem}, sort_keys=True)
+            groups.setdefault(key, []).append(run)
+    return [SeedSummary(tuple(group)) for group in groups.values() if len(group) > 1]
 
 
 @dataclass(frozen=True)

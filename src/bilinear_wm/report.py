@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bilinear_wm import figures, published
-from bilinear_wm.findings import COLUMNS, Findings, Run, gather, replanning
+from bilinear_wm.findings import Findings, Run, gather, over_seeds, replanning
 from bilinear_wm.results import Rate
 
 
@@ -31,12 +31,8 @@ def make_report(folders: Sequence[Path], out: Path) -> list[Path]:
     made = []
     if found.runs:
         rows = [run.cells() for run in found.runs]
-        made += [out / "results.csv", out / "results.md"]
-        with made[0].open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-        made[1].write_text(markdown(rows))
+        made += _tables(rows, out / "results")
+        made += _tables([summary.cells() for summary in over_seeds(found.runs)], out / "seeds")
     drawn: list[tuple[str, Path]] = []
     for name, caption, draw in FIGURES:
         figure = draw(found)
@@ -51,11 +47,28 @@ def make_report(folders: Sequence[Path], out: Path) -> list[Path]:
     return [*made, *(path for _, path in drawn), page]
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table of all runs."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
-    lines += ["| " + " | ".join(str(row[name]) for name in COLUMNS) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+def _tables(rows: Sequence[dict[str, Any]], stem: Path) -> list[Path]:
+    """The same rows as CSV and Markdown; nothing for none."""
+    if not rows:
+        return []
+    made = [stem.with_suffix(".csv"), stem.with_suffix(".md")]
+    with made[0].open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
+    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in rows]
+    made[1].write_text("\n".join(lines) + "\n")
+    return made
+
+
+def _html_table(rows: Sequence[dict[str, Any]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(x))}</td>" for x in row.values()) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 # The figures; each gives None where its data are missing.
@@ -111,6 +124,20 @@ def draw_jerk(found: Findings) -> Figure | None:
                  showfliers=False, medianprops={"color": figures.ORANGE})  # fmt: skip
     axis.set(xlabel="mean change between consecutive actions", title="TwoRoom @25")
     return figure
+
+
+def draw_paths(found: Findings) -> Figure | None:
+    """Where the dot went in TwoRoom, for methods whose trajectories were kept."""
+    runs = main_runs([r for r in found.runs if r.header["task"] == "tworoom" and not r.moving
+                      and r.header["offset"] == 25])  # fmt: skip
+    paths = {
+        run.label.replace(", ", ",\n"): [
+            (np.array(row.trajectory)[:, :2], row.success) for row in run.rows if row.trajectory
+        ][:PATHS]
+        for run in runs
+    }
+    paths = {label: some for label, some in paths.items() if some}
+    return figures.draw_paths(paths) if paths else None
 
 
 def draw_horizons(found: Findings) -> Figure | None:
@@ -214,11 +241,14 @@ def draw_controllers(found: Findings) -> Figure | None:
 
 
 FLOORS = ("random", "none")
+PATHS = 30
+"""Trajectories a panel."""
 FIGURES: tuple[tuple[str, str, Callable[[Findings], Figure | None]], ...] = (
     ("success", "Success and planning time at offset 25 (paper, Figure 1).", draw_success),
     ("variance", "Variance explained by principal components (paper, Figure 2).",
      lambda found: figures.draw_variance(found.geometries) if found.geometries else None),
     ("jerk", "Smoothness in TwoRoom (paper, Figure 3).", draw_jerk),
+    ("paths", "Trajectories in TwoRoom, the same starts and goals (paper, Figure 3).", draw_paths),
     ("horizons", "Success against the distance of the goal (paper, Figure 4).", draw_horizons),
     ("moving", "Moving goals at 20 Hz (paper, Figure 5).", draw_moving),
     ("training", "Training, and the smallest singular value of R (paper, Figure 6).",
@@ -269,16 +299,13 @@ def _page(found: Findings, drawn: Sequence[tuple[str, Path]]) -> str:
             f"<figcaption>{html.escape(caption)}</figcaption></figure>"
         )
     if found.runs:
-        head = "".join(f"<th>{name}</th>" for name in COLUMNS)
-        body = "".join(
-            "<tr>"
-            + "".join(f"<td>{html.escape(str(run.cells()[c]))}</td>" for c in COLUMNS)
-            + "</tr>"
-            for run in found.runs
-        )
         parts += ["<h2>All runs</h2>", "<p>Success with 95 % Wilson intervals; planning time as a "
                   "share of what was planned at once.</p>",
-                  f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>']  # fmt: skip
+                  _html_table([run.cells() for run in found.runs])]  # fmt: skip
+    seeds = [summary.cells() for summary in over_seeds(found.runs)]
+    if seeds:
+        parts += ["<h2>Over training seeds</h2>", "<p>Mean success with its 95 % interval "
+                  "(Student's t).</p>", _html_table(seeds)]  # fmt: skip
     facts = {
         json.dumps([run.header.get("machine"), run.header.get("versions")]) for run in found.runs
     }

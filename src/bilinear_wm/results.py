@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ class EpisodeResult:
     """How often the action-recovery monitor fired."""
     idle: int = 0
     """Steps without a plan, where planning takes time."""
+    trajectory: list[list[float]] = field(default_factory=list)
+    """The state at the start and after every step, where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,12 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[EpisodeResult]]:
         lines = path.read_text().splitlines()
     except OSError as error:
         raise InputError(f"{path}: expected a results file; {error}") from error
-    names = {field.name for field in fields(EpisodeResult)}
-    required = {field.name for field in fields(EpisodeResult) if field.default is MISSING}
+    names = {f.name for f in fields(EpisodeResult)}
+    required = {
+        f.name
+        for f in fields(EpisodeResult)
+        if f.default is MISSING and f.default_factory is MISSING
+    }
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
