@@ -83,3 +83,23 @@ def test_a_new_task_is_a_gymnasium_environment(capsys: pytest.CaptureFixture[str
     module.main()
     assert "there after" in capsys.readouterr().out
     check_env(module.Cart(image_size=32), skip_render_check=True)
+
+
+def test_the_true_state_can_stand_in_for_the_picture(
+    tworoom_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load("true_state")
+    options = ["--steps", "3", "--tasks", "2", "--horizons", "2"]
+    monkeypatch.setattr("sys.argv", ["true_state.py", str(tworoom_file), *options])
+    module.main()
+    printed = capsys.readouterr().out
+    assert "change over 3 blocks, R^2: agent_x" in printed
+    assert "H = 2: success" in printed
+
+
+def test_moving_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("moving_pictures")
+    options = ["tworoom", "--episodes", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["moving_pictures.py", *options])
+    module.main()
+    assert (tmp_path / "tworoom.gif").stat().st_size > 1000
