@@ -40,7 +40,7 @@ def test_analytic_tangents_equal_autograd(make: Any, blocks: list[int]) -> None:
     lift = coherent_lift(M, ENV, z0)
     latents, tangents = analytic(dynamics, z0, actions, lift, blocks)
     torch.testing.assert_close(latents, dynamics.rollout(z0, actions), rtol=0, atol=1e-10)
-    whole = lift_blocks(lift, blocks, H).flatten(0, 1)
+    whole = lift_blocks(lift, tuple(blocks), H).flatten(0, 1)
     for i in range(3):
         jacobian = torch.autograd.functional.jacobian(
             lambda a, i=i: dynamics.rollout(z0[i], a), actions[i]

@@ -84,17 +84,19 @@ class Reach(Term):
         return total
 
     def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
-        size = tangents.actions.shape[-1]
-        gradient = latents.new_zeros(len(latents), size)
-        hessian = latents.new_zeros(len(latents), size, size)
-        for t, weight in enumerate(self.weights):
+        last = len(self.weights) - 1
+        j = tangents.latents[last]
+        error = (latents[:, -1] - self.targets[:, last]).unsqueeze(-1)
+        gradient = self.weights[last] * (j.mT @ error)
+        hessian = self.weights[last] * (j.mT @ j)
+        for t, weight in enumerate(self.weights[:-1]):
             if weight:
                 j = tangents.latents[t]
                 k = j.shape[-1]
-                error = latents[:, t + 1] - self.targets[:, t]
-                gradient[:, :k] += weight * (j.mT @ error.unsqueeze(-1)).squeeze(-1)
+                error = (latents[:, t + 1] - self.targets[:, t]).unsqueeze(-1)
+                gradient[:, :k] += weight * (j.mT @ error)
                 hessian[:, :k, :k] += weight * (j.mT @ j)
-        return Quadratic(gradient, hessian)
+        return Quadratic(gradient.squeeze(-1), hessian)
 
     def rows(self, index: Tensor) -> Self:
         return replace(self, targets=self.targets[index])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,8 +24,9 @@ def coherent_lift(
     return eye.repeat(repeats, 1) / repeats**0.5
 
 
+@functools.lru_cache(maxsize=64)
 def lift_blocks(
-    lift: Float[Tensor, "m r"], blocks: list[int], horizon: int
+    lift: Float[Tensor, "m r"], blocks: tuple[int, ...], horizon: int
 ) -> Float[Tensor, "h m k"]:
     """E of a whole plan that is free in some of its blocks, in their order."""
     m, r = lift.shape
@@ -47,7 +50,7 @@ def analytic(
     `first` may hold `dynamics.affine(z0[0])`, which stays the same while plans change.
     """
     horizon, active = actions.shape[1], 0
-    lifts = lift_blocks(lift, blocks, horizon)
+    lifts = lift_blocks(lift, tuple(blocks), horizon)
     alone = len(z0) == 1  # products of matrices are faster than of batches of one
     z, plan = (z0[0], actions[0]) if alone else (z0, actions.transpose(0, 1))
     latents, tangents = [z], []
@@ -75,7 +78,7 @@ def finite_difference(
     epsilon: float = FINITE_DIFFERENCE,
 ) -> tuple[Float[Tensor, "batch h+1 d"], Tangents]:
     """Roll out the plan and all its perturbations in one batch; works for any dynamics."""
-    lifts = lift_blocks(lift, blocks, actions.shape[1])
+    lifts = lift_blocks(lift, tuple(blocks), actions.shape[1])
     shifts = torch.cat([torch.zeros_like(lifts[..., :1]), epsilon * lifts], dim=-1)
     perturbed = actions[:, None] + shifts.permute(2, 0, 1)
     latents = dynamics.rollout(z0[:, None].expand(-1, perturbed.shape[1], -1), perturbed)
