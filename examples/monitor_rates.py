@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bilinear_wm.dataset import EpisodeDataset
-from bilinear_wm.diagnostics import encode_windows
+from bilinear_wm.diagnostics import encode_windows, episodes_for
 from bilinear_wm.evaluate import checked_camera
 from bilinear_wm.models import load_model
 from bilinear_wm.monitor import ActionMonitor
@@ -34,10 +33,8 @@ def main() -> None:
     options = parser.parse_args()
     model = load_model(options.checkpoint).eval()
     task, skip = model.config.task, model.config.frame_skip
-    train, held_out = (
-        EpisodeDataset(options.data, 2, frame_skip=skip, split=split, in_memory=False)
-        for split in ("train", "validation")
-    )
+    train = episodes_for(model, options.data)
+    held_out = episodes_for(model, options.data, "validation")
     z, actions, _ = encode_windows(model, train, 2000)
     monitor = ActionMonitor.calibrated(model, z, actions, options.false_alarms)
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bilinear_wm.evaluate import EvaluateConfig, evaluate
+from bilinear_wm.tasks import REGISTERED
 from bilinear_wm.tasks.base import Action, GoalMotion, Pixels, Policy, State, Task
 
 CLOSE = 0.05
@@ -79,6 +81,9 @@ def main() -> None:
         if solved:
             print(f"there after {step + 1} steps")
             break
+    REGISTERED[Cart.name] = Cart  # from here on every stage knows it
+    result = evaluate(EvaluateConfig(Cart.name, planner="random", episodes=20), progress=False)
+    print(f"random actions reach goals 25 steps ahead in {result.success}")
 
 
 if __name__ == "__main__":

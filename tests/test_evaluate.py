@@ -295,7 +295,7 @@ Change = Callable[[EvaluateConfig, Path], EvaluateConfig]
         (lambda c, d: replace(c, episodes=100_000, data=d), "starts"),
         (lambda c, d: replace(c, out=Path("/nowhere/r.jsonl")), "expected an existing folder"),
         (lambda c, d: replace(c, planner_options={"speed": 1}), "--planner-options"),
-        (lambda c, d: replace(c, replan_every=9), "execute: expected 1 to 5"),
+        (lambda c, d: replace(c, replan_every=9), "replan_every: expected 1 to 5"),
         (lambda c, d: replace(c, monitor=True), "--monitor: expected --data"),
     ],
 )

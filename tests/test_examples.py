@@ -81,7 +81,10 @@ def test_a_new_model_trains_and_plans(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_new_task_is_a_gymnasium_environment(capsys: pytest.CaptureFixture[str]) -> None:
     module = load("new_task")
     module.main()
-    assert "there after" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "there after" in printed
+    assert "random actions reach goals" in printed
+    del module.REGISTERED["cart"]
     check_env(module.Cart(image_size=32), skip_render_check=True)
 
 

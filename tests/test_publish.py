@@ -37,6 +37,20 @@ def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) 
     with pytest.raises(InputError, match="expected a training folder"):
         publish(out, tmp_path / "again", [], "")
     assert not (tmp_path / "again").exists()
+    assert main(["publish", *arguments]) == 0  # a checkpoint may be replaced, other folders not
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").touch()
+    with pytest.raises(InputError, match="expected no folder, or a checkpoint to replace"):
+        publish(run, tmp_path / "mine", [], "")
+    assert (tmp_path / "mine" / "precious").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_ships_is_small() -> None:
+    folders = list((Path(__file__).parents[1] / "pretrained").iterdir())
+    assert len(folders) == 4
+    for folder in folders:
+        assert sum(file.stat().st_size for file in folder.iterdir()) <= 8e6, folder
 
 
 def test_every_task_has_its_settings() -> None:

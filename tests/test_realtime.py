@@ -138,6 +138,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers["episodes"] == 5
     assert numbers["success"] == numbers["floor_random"]
     assert numbers["delay_steps"] == 0
+    assert main([*command, "--replan", "always"]) == 0  # drawn for all steps at once all the same
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["success"] == numbers["success"]
     assert main(["realtime", "--task", "tworoom"]) == 2
     assert "--checkpoint: expected a trained model" in capsys.readouterr().err
 

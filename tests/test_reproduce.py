@@ -27,7 +27,7 @@ def test_tiny_from_nothing_to_the_report(
     assert main([*command, "--json"]) == 0
     printed = capsys.readouterr().out
     summary = json.loads(printed.splitlines()[-1])
-    assert len(summary) == 1 + 3 + 1 + 6 + 3 + 3 + 1
+    assert len(summary) == 1 + 3 + 2 + 6 + 3 + 3 + 1
     table = (out / "report" / "results.md").read_text()
     for words in ("| @25 | lewm | cem |", "| @25 | smwm | gauss-newton |", "| moving | bilinear |"):
         assert words in table

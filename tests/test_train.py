@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from bilinear_wm import checkpoint
 from bilinear_wm.dataset import EpisodeDataset
 from bilinear_wm.diagnostics import calibrate, encode_windows, latent_geometry, probe
-from bilinear_wm.errors import InputError
+from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.models import load_model
 from bilinear_wm.train import TrainConfig, learning_rate, train
 from bilinear_wm.train_residual import ResidualConfig, train_residual
@@ -280,9 +280,45 @@ def test_refusals(tworoom_file: Path, tmp_path: Path) -> None:
         (replace(config, out=tmp_path / "x", model="nosuch"), "--model: expected one of"),
         (replace(config, out=tmp_path / "y", batch_size=10**6), "--batch-size: expected at most"),
         (replace(config, out=Path("/proc/run")), "cannot be written"),
+        (replace(config, out=tmp_path / "z", options={"nosuch": 1}), "--options: .*nosuch"),
+        (replace(config, out=tmp_path / "w", task="cube"), "--task: expected tworoom"),
     ]:
         with pytest.raises(InputError, match=message):
             train(wrong, progress=False)
+    for name, value in {"steps": 0, "eval_every": 0, "learning_rate": -1.0, "seed": -1}.items():
+        with pytest.raises(InputError, match=f"--{name.replace('_', '-')}: expected"):
+            replace(config, **{name: value})  # type: ignore[arg-type]
+
+
+@dataclass
+class Chosen:
+    unit: Literal["latent", "motion"]
+    way: Literal["analytic"] | None = None
+
+
+def test_choices_are_checked() -> None:
+    check_choices(Chosen("motion"))
+    with pytest.raises(InputError, match="unit: expected one of latent, motion, found 'motions'"):
+        check_choices(Chosen("motions"))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="way: expected one of analytic, found 'numeric'"):
+        check_choices(Chosen("latent", "numeric"))  # type: ignore[arg-type]
+
+
+def test_files_that_do_not_tell_their_task(tworoom_file: Path, tmp_path: Path) -> None:
+    import shutil
+
+    silent = tmp_path / "silent.h5"
+    shutil.copyfile(tworoom_file, silent)
+    with h5py.File(silent, "a") as file:
+        del file.attrs["task"]
+    numbers = train(small(silent, tmp_path / "run", steps=1, task="tworoom"), progress=False)
+    assert "probe_agent_x" in numbers
+    assert load_model(tmp_path / "run").config.task == "tworoom"
+    with h5py.File(silent, "a") as file:
+        file.attrs["task"] = "of-your-own"
+    numbers = train(small(silent, tmp_path / "own", steps=1), progress=False)
+    assert "open_loop_1" in numbers
+    assert not any(name.startswith("probe_") for name in numbers)
 
 
 def test_two_trainers_in_one_folder(tworoom_file: Path, tmp_path: Path) -> None:

@@ -136,8 +136,12 @@ def replacing(folder: Path) -> Iterator[Path]:
             _sync(path)
         _sync(fresh)
         if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(fresh, folder)
+            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+            os.replace(folder, old)
+            os.replace(fresh, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(fresh, folder)
         _sync(folder.parent)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -18,6 +18,15 @@ from bilinear_wm.tasks.base import RenderQuality
 
 INTERRUPTED, TERMINATED = 130, 143
 Size = Literal["compact", "paper"]
+EXTRAS = {
+    "matplotlib": "report",
+    "sklearn": "report",
+    "imageio": "report",
+    "starlette": "play",
+    "uvicorn": "play",
+    "websockets": "play",
+}
+"""Packages that some commands need, and the extra that brings them."""
 
 
 def collect(
@@ -96,6 +105,7 @@ def train(
     batch_size: int | None = None,
     num_frames: int | None = None,
     learning_rate: float | None = None,
+    task: str | None = None,
     eval_every: int | None = None,
     save_every: int | None = None,
     seed: int = 0,
@@ -117,6 +127,7 @@ def train(
         batch_size: Windows a step, over all processes.
         num_frames: Pictures a window.
         learning_rate: Peak of the schedule.
+        task: The task, for files that do not tell theirs, such as the official ones.
         eval_every: Steps between diagnoses on held-out episodes.
         save_every: Steps between checkpoints.
         seed: Fixes initial weights and order.
@@ -132,7 +143,7 @@ def train(
     # Only the file's facts are needed here: nothing is loaded.
     episodes = EpisodeDataset(data, num_frames=2, in_memory=False)
     recipe = recipes.training(
-        data, out, model, size, episodes.file.task or "unknown", len(episodes)
+        data, out, model, size, episodes.file.task or task or "unknown", len(episodes)
     )
     given = {
         "steps": steps,
@@ -148,6 +159,7 @@ def train(
         **changes,
         options=recipe.options | _json_object("--options", options),
         seed=seed,
+        task=task,
         trackers=trackers,
         resume=resume,
     )
@@ -300,7 +312,7 @@ def realtime(
     from bilinear_wm import live as live_run, recipes
     from bilinear_wm.realtime import RealtimeConfig, describe, run_realtime
 
-    recipe = recipes.evaluation(task, planner, 25)
+    recipe = recipes.evaluation(task, planner, offset)
     config = RealtimeConfig(
         task,
         checkpoint,
@@ -348,15 +360,13 @@ def play(
         horizon: Blocks a plan looks ahead; the task's recipe by default.
     """
     from bilinear_wm import recipes
+    from bilinear_wm.play.server import serve
+    from bilinear_wm.play.session import Backstage
 
-    try:
-        from bilinear_wm.play.server import serve
-        from bilinear_wm.play.session import Backstage
-    except ModuleNotFoundError as error:
+    if not 0 < port < 65536 or not control_hz > 0:
         raise InputError(
-            f"bwm play needs the package {error.name!r}: pip install 'bilinear-world-models[play]'"
-        ) from error
-
+            f"--port, --control-hz: expected 1 to 65535 and more than 0, found {port}, {control_hz}"
+        )
     options, recommended = recipes.playing(task)
     backstage = Backstage(
         task,
@@ -533,6 +543,15 @@ def main(arguments: list[str] | None = None) -> int:
         )
     except InputError as error:
         print(f"bwm: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(
+            f"bwm: needs the package {error.name!r}: pip install 'bilinear-world-models[{extra}]'",
+            file=sys.stderr,
+        )
         return 2
     except OSError as error:  # what the checks could not foresee: a folder that vanished, ...
         print(f"bwm: {' '.join(str(error).split())}", file=sys.stderr)

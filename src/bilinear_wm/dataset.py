@@ -122,10 +122,6 @@ class EpisodeDataset:
         return self.frame_skip * self.action_size
 
     @property
-    def state_size(self) -> int | None:
-        return None if self.file.states is None else int(self.file.states.shape[1])
-
-    @property
     def in_memory(self) -> bool:
         return self._frames is not None
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bilinear_wm.dataset import EpisodeDataset
+from bilinear_wm.dataset import EpisodeDataset, Split
+from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.tasks import task_class
+from bilinear_wm.tasks import TASK_NAMES, task_class
 
 MAX_BLOCKS = 5
 NUM_WINDOWS = 400
@@ -38,12 +40,34 @@ def diagnose(
     numbers |= model.vitals()
     numbers |= latent_geometry(z.flatten(0, 1), model.config.action_size)
     numbers |= {f"open_loop_{i}": e for i, e in enumerate(open_loop_error(model, z, actions), 1)}
-    if states is not None and held_out.file.task is not None:
+    if states is not None and model.config.task in TASK_NAMES:
         z_fit, _, states_fit = encode_windows(model, train, NUM_WINDOWS)
         assert states_fit is not None
-        scores = probe(held_out.file.task, z_fit, states_fit, z, states)
+        scores = probe(model.config.task, z_fit, states_fit, z, states)
         numbers |= {f"probe_{name}": score for name, score in scores.items()}
     return numbers
+
+
+def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> EpisodeDataset:
+    """Windows of two pictures as the model knows them, in its units; refuses other pictures."""
+    facts = model.config
+    known = facts.render_quality != "unknown"
+    data = EpisodeDataset(
+        path,
+        2,
+        frame_skip=facts.frame_skip,
+        split=split,
+        image_size=facts.image_size,
+        render_quality=facts.render_quality if known else None,
+        in_memory=False,
+    )
+    if data.action_size != facts.action_size:
+        raise InputError(
+            f"{path}: expected {facts.action_size} numbers an action, found {data.action_size}"
+        )
+    data.action_mean = np.array(facts.action_mean, np.float32)
+    data.action_std = np.array(facts.action_std, np.float32)
+    return data
 
 
 @torch.no_grad()

@@ -1,4 +1,8 @@
-"""The one exception that bad input raises."""
+"""The one exception that bad input raises, and a check that raises it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 class InputError(ValueError):
@@ -7,3 +11,14 @@ class InputError(ValueError):
     The message names the file or argument, what was expected, what was found, and the
     fix. The command line prints it as one line and exits with status 2.
     """
+
+
+def check_choices(config: Any) -> None:
+    """Refuse a configuration in which a field that names a choice names none of them."""
+    for name, kind in get_type_hints(type(config)).items():
+        for option in (kind, *get_args(kind)):
+            if get_origin(option) is Literal:
+                found = getattr(config, name)
+                if found is not None and found not in get_args(option):
+                    known = ", ".join(map(str, get_args(option)))
+                    raise InputError(f"{name}: expected one of {known}, found {found!r}")

@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from bilinear_wm.dataset import EpisodeDataset
-from bilinear_wm.diagnostics import encode_windows
+from bilinear_wm.diagnostics import encode_windows, episodes_for
 from bilinear_wm.errors import InputError
 from bilinear_wm.goals import GoalTask, choose_goals
 from bilinear_wm.imagination import Imagination
@@ -55,8 +55,6 @@ class EvaluateConfig:
         seed: Chooses them.
         data: Held-out episodes to take them from; None to simulate fresh ones.
         out: The results file.
-        action_limit: Keep actions within so many standard deviations of the data, besides the
-            task's own box.
         one_by_one: Plan for one episode at a time, to measure latency.
         group: Episodes that run side by side otherwise.
         monitor: Watch whether the model explains what happens, and replan where it does not.
@@ -78,7 +76,6 @@ class EvaluateConfig:
     seed: int = 0
     data: Path | None = None
     out: Path | None = None
-    action_limit: float | None = None
     one_by_one: bool = False
     group: int = 10
     monitor: bool = False
@@ -101,7 +98,6 @@ class EvaluateConfig:
             "episodes": self.episodes,
             "seed": self.seed,
             "tasks_from": self.data.name if self.data else "simulated",
-            "action_limit": self.action_limit,
             "one_by_one": self.one_by_one,
             "monitor": self.monitor,
             "memory": self.memory,
@@ -217,8 +213,6 @@ def _prepare(config: EvaluateConfig) -> tuple[Task, Policy]:
         return camera, FloorPolicy(config.planner, len(camera.action_names), config.seed)
     loaded = load_planner(config.task, config.checkpoint, config.planner, config.planner_options)
     model, camera, bounds = loaded.model, loaded.camera, loaded.bounds
-    if config.action_limit is not None:
-        bounds = tuple(b.clamp(-config.action_limit, config.action_limit) for b in bounds)  # type: ignore[assignment]
     mpc = MPCConfig(config.horizon, config.replan_every)
     monitor = _calibrated_monitor(config, model) if config.monitor else None
     imagination = Imagination(model, camera) if config.video is not None else None
@@ -263,7 +257,7 @@ def _calibrated_monitor(config: EvaluateConfig, model: WorldModel) -> ActionMoni
 def _training_part(config: EvaluateConfig, model: WorldModel, complaint: str) -> EpisodeDataset:
     if config.data is None:
         raise InputError(f"{complaint}, found none")
-    return EpisodeDataset(config.data, 2, frame_skip=model.config.frame_skip, in_memory=False)
+    return episodes_for(model, config.data)
 
 
 def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:

@@ -16,8 +16,6 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.results import EpisodeResult, Rate, rate, read_results
 
 METRICS, GEOMETRY = "metrics.jsonl", "geometry.json"
-COLUMNS = ("task", "goal", "model", "planner", "horizon", "success", "interval", "episodes",
-           "solved at start", "ms a plan", "jerk", "paper", "seed", "file")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from bilinear_wm import figures
 from bilinear_wm.dataset import EpisodeDataset
-from bilinear_wm.diagnostics import encode_windows, latent_geometry
+from bilinear_wm.diagnostics import encode_windows, episodes_for, latent_geometry
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning.sensitivity import analytic, finite_difference
 from bilinear_wm.results import machine_facts
-from bilinear_wm.tasks import task_class
+from bilinear_wm.tasks import TASK_NAMES, task_class
 
 SAMPLES = 2000
 SHOWN = 1000
@@ -64,20 +64,13 @@ class GeometryConfig:
 
 def run_geometry(config: GeometryConfig) -> dict[str, Any]:
     """Measure, write geometry.json and draw; returns what the file holds."""
+    if config.horizon < 1:
+        raise InputError(f"--horizon: expected at least one block, found {config.horizon}")
     model = load_model(config.checkpoint).eval()
-    train, held_out = (
-        EpisodeDataset(
-            config.data,
-            2,
-            frame_skip=model.config.frame_skip,
-            split=split,
-            image_size=model.config.image_size,
-            in_memory=False,
-        )
-        for split in ("train", "validation")
-    )
-    task = train.file.task
-    if task is None or train.file.states is None:
+    train = episodes_for(model, config.data)
+    held_out = episodes_for(model, config.data, "validation")
+    task = train.file.task or model.config.task
+    if task not in TASK_NAMES or train.file.states is None:
         raise InputError(f"--data {config.data}: expected a known task and states, found none")
     if task != model.config.task:
         raise InputError(

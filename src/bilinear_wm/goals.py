@@ -36,14 +36,14 @@ def choose_goals(
     """From the held-out episodes of a file, or from fresh ones."""
     if count < 1 or offset < 1:
         raise InputError(f"--episodes, --offset: expected at least 1, found {count} and {offset}")
+    if seed < 0:
+        raise InputError(f"--seed: expected at least 0, found {seed}")
     if data is not None:
         return goals_from_data(data, task, offset, count, seed)
     return simulated_goals(task, offset, count, seed)
 
 
-def goals_from_data(
-    path: Path, task: str, offset: int, count: int, seed: int, validation_share: float = 0.1
-) -> list[GoalTask]:
+def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -> list[GoalTask]:
     """Starts and goals from the episodes that training holds out."""
     file = EpisodeFile(path)
     if file.task is not None and file.task != task:
@@ -53,7 +53,7 @@ def goals_from_data(
             f"--data {path}: expected states, to set up starts and to judge success, found none; "
             "evaluate without --data on freshly simulated episodes"
         )
-    _, held_out = split_episodes(file.num_episodes, validation_share, 0)
+    _, held_out = split_episodes(file.num_episodes)
     return _choose([(int(e), file.episode_states(int(e))) for e in held_out], offset, count, seed,
                    f"--data {path}")  # fmt: skip
 

@@ -1,6 +1,7 @@
 """A finished training run to a checkpoint folder that can be given away.
 
-    bwm publish --run runs/tworoom --out pretrained/tworoom --results results/tworoom-*.jsonl
+    bwm publish --run runs/tworoom --out pretrained/tworoom --command "bwm train ..." \\
+        --results results/tworoom-*.jsonl
 
 Keeps what planning needs, leaves the optimizer's state behind, and writes a model card with the
 command, the diagnosis on held-out episodes and the results of evaluations.
@@ -20,11 +21,11 @@ from bilinear_wm.results import rate, read_results
 from bilinear_wm.run_folder import METRICS
 from bilinear_wm.train import PROGRESS
 
-LARGEST_MB = 8
-
 
 def publish(run: Path, out: Path, results: Sequence[Path], command: str) -> Path:
     """Write `out` from the last checkpoint of `run`."""
+    if out.exists() and not (out / checkpoint.CONFIG).is_file():
+        raise InputError(f"--out {out}: expected no folder, or a checkpoint to replace")
     folder = checkpoint.resolve(run)
     model = load_model(folder)
     if not (folder / PROGRESS).is_file():
@@ -38,9 +39,6 @@ def publish(run: Path, out: Path, results: Sequence[Path], command: str) -> Path
             model.kind, model.config.to_dict(), _facts(facts, run, command)
         )
         (fresh / "README.md").write_text(card + _table(results))
-        size = sum(file.stat().st_size for file in fresh.iterdir()) / 1e6
-        if size > LARGEST_MB:
-            raise InputError(f"--run {run}: expected at most {LARGEST_MB} MB, found {size:.1f}")
     return out
 
 

@@ -238,6 +238,7 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     file = ResultFile(config.out, header, config.resume) if config.out else None
     rows = list(file.rows) if file else []
     done = {row.index for row in rows}
+    standard = replace(config, replan="exhausted")  # random actions are drawn for all steps at once
     bar = tqdm(
         total=len(tasks), initial=len(done), desc=f"realtime {config.task}", unit="episode",
         disable=not progress,
@@ -245,14 +246,13 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     with bar:
         act = planning.act if planning else _random_actions(config)
         waiting = [task for task in tasks if task.index not in done]
-        for pursuit in _chase(waiting, envs, config, act, delay):
+        for pursuit in _chase(waiting, envs, config if planning else standard, act, delay):
             row = pursuit.result()
             rows.append(row)
             if file is not None:
                 file.add(row)
             bar.set_postfix_str(str(rate([r.success for r in rows])), refresh=False)
             bar.update()
-    standard = replace(config, replan="exhausted")
     floor = [p.solved for p in _chase(tasks, envs, standard, _random_actions(config), 0)]
     return Realtime(
         success=rate([row.success for row in rows]),

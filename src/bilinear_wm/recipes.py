@@ -24,6 +24,10 @@ COMPACT_OPTIONS: dict[str, dict[str, Any]] = {"tworoom": MOTION, "cube": MOTION}
 """Where a compact bilinear model departs from the paper's objective."""
 
 
+COMPACT_STEPS = {"tworoom": 1500, "pusht": 1300, "reacher": 2200, "cube": 1200}
+"""Of the pretrained models."""
+
+
 def training(data: Path, out: Path, model: str, size: Size, task: str, windows: int) -> TrainConfig:
     """The run that trains `model` at `size` on a file with that many training windows."""
     if size == "paper":
@@ -65,7 +69,7 @@ def compact(data: Path, out: Path, model: str, task: str) -> TrainConfig:
     options = _options(model, "compact", task, history) | {"stem_norm": task != "tworoom"}
     if model == "bilinear":
         options |= COMPACT_OPTIONS.get(task, {})
-    return TrainConfig(data, out, model, options=options)
+    return TrainConfig(data, out, model, options=options, steps=COMPACT_STEPS.get(task, 2000))
 
 
 def _options(model: str, size: Size, task: str, history: int) -> dict[str, Any]:

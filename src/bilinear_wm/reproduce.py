@@ -3,8 +3,9 @@
     bwm reproduce --scale compact --tasks tworoom reacher --out reproduction
 
 A list of steps, each with the file or folder that it makes. A step whose product was made from the
-same settings is skipped, so an interrupted reproduction goes on where it stopped; every stage
-resumes within its own step as well. `--dry-run` prints the list with an estimate of the time.
+same settings is skipped, so an interrupted reproduction goes on where it stopped; collecting,
+training and evaluating resume within their own step as well. `--dry-run` prints the list with an
+estimate of the time.
 """
 
 from __future__ import annotations
@@ -65,8 +66,7 @@ SIZES: dict[str, Sizes] = {
     "compact": Sizes(
         image_size=64, frame_stride=5, render_quality="fast",
         episodes={"tworoom": 4000, "pusht": 3000, "reacher": 2400, "cube": 1500},
-        steps={"tworoom": 1800, "pusht": 1300, "reacher": 2200, "cube": 1200},
-        tasks=100, offsets=(25, 50, 75), planners=CEM,
+        steps=None, tasks=100, offsets=(25, 50, 75), planners=CEM,
         moving_planners={"bilinear": ("gauss-newton", {}), "lewm": ("icem", {}),
                          "smwm": ("icem", {})},
     ),
@@ -143,6 +143,8 @@ def plan_steps(config: ReproduceConfig) -> list[Step]:
                     steps.append(work.train(model, seed))
             if "residual" in config.stages:
                 steps.append(work.residual(seed))
+                if "evaluate" in config.stages:
+                    steps.append(work.with_residual(seed))
             for model in MODELS:
                 if "evaluate" in config.stages:
                     steps += work.evaluations(model, seed)
@@ -190,7 +192,7 @@ class _Task:
             changes: dict[str, Any] = {} if steps is None else {"steps": steps}
             if self.config.scale == "tiny":
                 changes |= {"batch_size": 4, "eval_every": 2}
-            train(replace(recipe, seed=seed, resume=out.exists(), **changes))
+            train(replace(recipe, seed=seed, task=self.task, resume=out.exists(), **changes))
 
         settings = {
             "data": str(self.data),
@@ -199,7 +201,7 @@ class _Task:
             "steps": steps,
             "seed": seed,
         }
-        minutes = (steps or 0) * SECONDS_A_STEP / 60
+        minutes = (steps or recipes.COMPACT_STEPS[self.task]) * SECONDS_A_STEP / 60
         return Step(f"train {model} on {self.task}, seed {seed}", out, settings, run, minutes)
 
     def residual(self, seed: int) -> Step:
@@ -221,6 +223,10 @@ class _Task:
                     continue
                 made.append(self._evaluation(model, seed, planner, options, offset))
         return made
+
+    def with_residual(self, seed: int) -> Step:
+        options = self.sizes.planners["gauss-newton"]
+        return self._evaluation("residual", seed, "gauss-newton", options, self.sizes.offsets[0])
 
     def _evaluation(
         self, model: str, seed: int, planner: str, options: dict[str, Any], offset: int
@@ -273,7 +279,11 @@ class _Task:
 
 
 def _plain(settings: Any) -> dict[str, Any]:
-    return {name: str(value) for name, value in vars(settings).items() if name != "resume"}
+    return {
+        name: str(value)
+        for name, value in vars(settings).items()
+        if name not in ("resume", "workers")
+    }
 
 
 def reproduce(config: ReproduceConfig, dry_run: bool = False) -> list[tuple[Step, str]]:

@@ -54,6 +54,7 @@ class TrainConfig:
         learning_rate: Peak of a cosine schedule with a linear warm-up.
         eval_every: Steps between diagnoses on held-out episodes.
         save_every: Steps between checkpoints.
+        task: The task, where the file does not tell.
         trackers: `tensorboard`, `wandb`, `trackio`: whatever accelerate knows.
         resume: Continue the run in `out`.
     """
@@ -72,13 +73,25 @@ class TrainConfig:
     seed: int = 0
     eval_every: int = 500
     save_every: int = 250
+    task: str | None = None
     trackers: tuple[str, ...] = ()
     resume: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "eval_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"--{name.replace('_', '-')}: expected at least 1, found {getattr(self, name)}"
+                )
+        if not self.learning_rate > 0:
+            raise InputError(f"--learning-rate: expected more than 0, found {self.learning_rate}")
+        if self.seed < 0:
+            raise InputError(f"--seed: expected at least 0, found {self.seed}")
 
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share with the run it continues."""
         values = asdict(self)
-        for name in ("data", "out", "eval_every", "save_every", "trackers", "resume"):
+        for name in ("data", "out", "eval_every", "save_every", "trackers", "resume", "task"):
             del values[name]
         return values
 
@@ -321,15 +334,21 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     if config.model not in MODELS:
         raise InputError(f"--model: expected one of {', '.join(MODELS)}, found {config.model!r}")
     cls = MODELS[config.model]
+    told = data.file.task
+    if config.task is not None and told not in (None, config.task):
+        raise InputError(f"--task: expected {told}, as {config.data} says, found {config.task}")
     facts: dict[str, Any] = {
-        "task": data.file.task or "unknown",
+        "task": told or config.task or "unknown",
         "image_size": data.image_size,
         "frame_skip": data.frame_skip,
         "action_mean": tuple(float(x) for x in data.action_mean),
         "action_std": tuple(float(x) for x in data.action_std),
         "render_quality": data.file.render_quality or "unknown",
     }
-    model = cls(cls.config_class(**facts, **config.options))
+    try:
+        model = cls(cls.config_class(**facts, **config.options))
+    except TypeError as error:
+        raise InputError(f"--options: {error}") from error
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
     model.prepare(torch.from_numpy(data.batch(chosen).pixels[:, 0]))
     return model

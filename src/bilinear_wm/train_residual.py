@@ -12,14 +12,11 @@ import torch
 from tqdm import tqdm
 
 from bilinear_wm import checkpoint
-from bilinear_wm.dataset import EpisodeDataset, Split
-from bilinear_wm.diagnostics import encode_windows
+from bilinear_wm.diagnostics import encode_windows, episodes_for
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
 from bilinear_wm.models.bilinear import BilinearWorldModel
 from bilinear_wm.models.residual import ResidualDynamics
-
-SPLITS: tuple[Split, Split] = ("train", "validation")
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,10 @@ def train_residual(config: ResidualConfig, progress: bool = True) -> ResidualRes
         raise checkpoint.wrong_kind(config.checkpoint, "bilinear", frozen.kind)
     if frozen.config.residual_hidden:
         raise InputError(f"--checkpoint {config.checkpoint}: has a residual already")
+    if config.hidden < 1 or config.steps < 1:
+        raise InputError(
+            f"--hidden, --steps: expected at least 1, found {config.hidden} and {config.steps}"
+        )
     if config.out.exists():
         raise InputError(f"--out {config.out}: exists already; name another folder")
     torch.manual_seed(config.seed)
@@ -69,17 +70,8 @@ def train_residual(config: ResidualConfig, progress: bool = True) -> ResidualRes
     model.load_state_dict(frozen.state_dict(), strict=False)  # all but the residual
     model.eval()
 
-    train, held_out = (
-        EpisodeDataset(
-            config.data,
-            num_frames=2,
-            frame_skip=model.config.frame_skip,
-            split=split,
-            image_size=model.config.image_size,
-            render_quality=model.config.render_quality,
-        )
-        for split in SPLITS
-    )
+    train = episodes_for(model, config.data)
+    held_out = episodes_for(model, config.data, "validation")
     z, actions, _ = encode_windows(model, train, config.max_windows)
     z_test, actions_test, _ = encode_windows(model, held_out, config.max_windows // 8)
     before = _error(model, z_test, actions_test)

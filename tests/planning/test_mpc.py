@@ -20,7 +20,7 @@ def test_a_whole_plan_is_executed_and_forgotten() -> None:
 
 
 def test_a_shrinking_horizon_arrives() -> None:
-    loop = RecedingHorizon(MPCConfig(horizon=3, execute=1))
+    loop = RecedingHorizon(MPCConfig(horizon=3, replan_every=1))
     horizons, actions = [], torch.arange(3.0)[:, None].expand(3, M)
     for _ in range(5):
         horizons.append(loop.horizon)
@@ -31,7 +31,7 @@ def test_a_shrinking_horizon_arrives() -> None:
 def test_the_rest_is_the_next_warm_start() -> None:
     actions = torch.arange(3.0)[:, None].expand(3, M)
     for shrink, expected in ((True, [1.0, 2.0]), (False, [1.0, 2.0, 0.0])):
-        loop = RecedingHorizon(MPCConfig(horizon=3, execute=1, shrink=shrink))
+        loop = RecedingHorizon(MPCConfig(horizon=3, replan_every=1, shrink=shrink))
         loop.accept(actions)
         assert loop.warm_start(actions, M)[:, 0].tolist() == expected
         loop.restart()
@@ -42,7 +42,7 @@ def test_the_rest_is_the_next_warm_start() -> None:
 def test_episodes_at_different_points_plan_together() -> None:
     planner = GaussNewtonPlanner(bilinear(), GaussNewtonConfig(compiled=False))
     p = problem(batch=3)
-    config = MPCConfig(horizon=3, execute=1)
+    config = MPCConfig(horizon=3, replan_every=1)
     loops = [RecedingHorizon(config) for _ in range(3)]
     loops[1].accept(torch.zeros(3, M))
     assert p.action_low is not None
@@ -62,5 +62,5 @@ def test_episodes_at_different_points_plan_together() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(InputError, match="horizon"):
         MPCConfig(horizon=0)
-    with pytest.raises(InputError, match="execute: expected 1 to 3"):
-        MPCConfig(horizon=3, execute=4)
+    with pytest.raises(InputError, match="replan_every: expected 1 to 3"):
+        MPCConfig(horizon=3, replan_every=4)

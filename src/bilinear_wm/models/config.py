@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
-from bilinear_wm.errors import InputError
+from bilinear_wm.errors import InputError, check_choices
 
 Size = Literal["compact", "paper"]
 
@@ -55,10 +55,11 @@ class ModelConfig:
     projector_hidden: int = 512
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.image_size % self.patch_size:
             raise InputError(
                 f"patch_size: expected a divisor of image_size {self.image_size}, "
-                f"found {self.patch_size}"
+                f"found {self.patch_size}; give another (--options), or pictures of another size"
             )
         if self.stem == "conv" and self.patch_size & (self.patch_size - 1):
             raise InputError(

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilinear_wm.errors import InputError
+from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness, Term
 
 Status = Literal["converged", "max_iterations", "deadline", "diverged", "bad_input"]
@@ -118,6 +118,7 @@ class PlannerConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name in ("goal_weight", "stage_weight", "effort", "smoothness"):
             require(name, getattr(self, name) >= 0, "a number that is not negative", self)
 

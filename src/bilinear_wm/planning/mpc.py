@@ -25,20 +25,21 @@ class MPCConfig:
 
     Attributes:
         horizon: Blocks a plan looks ahead.
-        execute: Blocks executed before the next plan; None for the whole plan.
+        replan_every: Blocks executed before the next plan; None for the whole plan.
         shrink: Whether a plan that continues another is shorter by what was executed.
     """
 
     horizon: int = 5
-    execute: int | None = None
+    replan_every: int | None = None
     shrink: bool = True
 
     def __post_init__(self) -> None:
         if self.horizon < 1:
             raise InputError(f"horizon: expected at least one block, found {self.horizon}")
-        if self.execute is not None and not 1 <= self.execute <= self.horizon:
+        if self.replan_every is not None and not 1 <= self.replan_every <= self.horizon:
             raise InputError(
-                f"execute: expected 1 to {self.horizon} blocks (the horizon), found {self.execute}"
+                f"replan_every: expected 1 to {self.horizon} blocks (the horizon), "
+                f"found {self.replan_every}"
             )
 
 
@@ -58,7 +59,7 @@ class RecedingHorizon:
 
     def accept(self, actions: Float[Tensor, "h m"]) -> Float[Tensor, "executed m"]:
         """Take a plan of `horizon` blocks; returns those to execute now."""
-        count = min(self.config.execute or self.horizon, self.horizon)
+        count = min(self.config.replan_every or self.horizon, self.horizon)
         left = self.horizon - count
         self.rest = actions[count:] if left else None
         self.horizon = left if self.config.shrink and left else self.config.horizon
@@ -89,7 +90,6 @@ def plan_together(
     z0: Float[Tensor, "episodes d"],
     z_goal: Float[Tensor, "episodes d"],
     bounds: tuple[Tensor, Tensor] | None = None,
-    deadline_s: float | None = None,
 ) -> list[Move]:
     """Plan for many episodes, in one batch for each horizon among them."""
     low, high = bounds if bounds is not None else (None, None)
@@ -98,7 +98,7 @@ def plan_together(
         chosen = [i for i, episode in enumerate(episodes) if episode.horizon == horizon]
         warm = [episodes[i].warm_start(z0, planner.dynamics.action_size) for i in chosen]
         problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, low, high)
-        plan = planner.plan(problem, warm_start=torch.stack(warm), deadline_s=deadline_s)
+        plan = planner.plan(problem, warm_start=torch.stack(warm))
         for place, i in enumerate(chosen):
             blocks = episodes[i].accept(plan.actions[place])
             latents = plan.latents[place, 1 : len(blocks) + 1]

@@ -11,6 +11,8 @@ from bilinear_wm.tasks.base import RenderQuality, Task
 
 _CLASSES = {"tworoom": "TwoRoom", "pusht": "PushT", "reacher": "Reacher", "cube": "Cube"}
 TASK_NAMES = tuple(_CLASSES)
+REGISTERED: dict[str, type[Task]] = {}
+"""Tasks of your own, by name: `make_task` and every stage then know them in this process."""
 
 for _name, _class in _CLASSES.items():
     gymnasium.register(f"bilinear_wm/{_class}-v0", f"bilinear_wm.tasks.{_name}:{_class}")
@@ -18,8 +20,11 @@ for _name, _class in _CLASSES.items():
 
 def task_class(name: str) -> type[Task]:
     """The class of a task, imported on demand: each needs its own simulator."""
+    if name in REGISTERED:
+        return REGISTERED[name]
     if name not in _CLASSES:
-        raise InputError(f"task: expected one of {', '.join(TASK_NAMES)}, found {name!r}")
+        known = ", ".join((*TASK_NAMES, *REGISTERED))
+        raise InputError(f"task: expected one of {known}, found {name!r}")
     try:
         module = importlib.import_module(f"bilinear_wm.tasks.{name}")
     except ModuleNotFoundError as error:
