@@ -154,7 +154,7 @@ def draw_controllable(several: Sequence[dict[str, Any]]) -> Figure:
 
 def draw_paths(paths: Mapping[str, Sequence[tuple[NDArray[np.float64], bool]]]) -> Figure:
     """Where the dot of TwoRoom went, one panel a method: (positions, solved) of each episode."""
-    figure, axes = new_figure(len(paths), width=2.7, height=3.0)
+    figure, axes = new_figure(len(paths), width=3.2, height=3.4)
     inside = tworoom.BORDER, tworoom.CANVAS - tworoom.BORDER
     wall = tworoom.WALL_X - tworoom.WALL_HALF
     door = tworoom.DOOR_Y - tworoom.DOOR_HALF, tworoom.DOOR_Y + tworoom.DOOR_HALF

@@ -82,9 +82,21 @@ def main_runs(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run in chosen.values()]
 
 
+def own_planners(runs: Sequence[Run]) -> list[Run]:
+    """Each model with the planner that its authors use, and the floors."""
+    return [
+        run
+        for run in runs
+        if run.header["planner"] in FLOORS
+        or run.header["planner"] == ("gauss-newton" if run.model == "bilinear" else "cem")
+    ]
+
+
 def draw_success(found: Findings) -> Figure | None:
     """Success and planning time at offset 25."""
-    runs = main_runs([r for r in found.runs if not r.moving and r.header["offset"] == 25])
+    runs = own_planners(
+        main_runs([r for r in found.runs if not r.moving and r.header["offset"] == 25])
+    )
     tasks = _tasks(runs)
     if not tasks:
         return None
@@ -108,6 +120,7 @@ def draw_success(found: Findings) -> Figure | None:
     figures.plain_log(right)
     for axis in (left, right):
         axis.set_xticks(range(len(names)), names)
+        axis.set_xlim(-0.5, len(names) - 0.5)
     figure.legend(loc="outside lower center", ncols=4)
     return figure
 
@@ -128,10 +141,10 @@ def draw_jerk(found: Findings) -> Figure | None:
 
 def draw_paths(found: Findings) -> Figure | None:
     """Where the dot went in TwoRoom, for methods whose trajectories were kept."""
-    runs = main_runs([r for r in found.runs if r.header["task"] == "tworoom" and not r.moving
-                      and r.header["offset"] == 25])  # fmt: skip
+    runs = own_planners(main_runs([r for r in found.runs if r.header["task"] == "tworoom"
+                                   and not r.moving and r.header["offset"] == 25]))  # fmt: skip
     paths = {
-        run.label.replace(", ", ",\n"): [
+        run.label: [
             (np.array(row.trajectory)[:, :2], row.success) for row in run.rows if row.trajectory
         ][:PATHS]
         for run in runs
