@@ -31,6 +31,7 @@ from bilinear_wm.results import rate
 from bilinear_wm.tasks import make_task, task_class
 
 FRAMES, SKIP, HIDDEN = 4, 5, 256
+RIDGE = 1e-4
 
 
 class StateEncoder(nn.Module):
@@ -121,7 +122,11 @@ def changes(model: BilinearWorldModel, data: Windows, held_out: Windows) -> None
     rng = np.random.default_rng(1)
     x, _ = data.sample(4096, rng)
     z = torch.cat([model.encoder(x).flatten(0, 1), torch.ones(x.shape[0] * FRAMES, 1)], dim=1)
-    read = torch.linalg.lstsq(z.double(), x.flatten(0, 1).double()).solution.float()
+    gram = z.T @ z
+    gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram))
+    read = torch.linalg.solve(gram, z.T @ x.flatten(0, 1))
+    score = 1 - (x.flatten(0, 1) - z @ read).square().mean(0)
+    print(f"variables read off latents, R^2: {', '.join(f'{s:.3f}' for s in score)}")
     x, a = held_out.sample(4096, rng)
     z = model.encoder(x)
     predicted = model.dynamics.rollout(z[:, 0], a)
