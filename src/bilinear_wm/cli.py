@@ -449,7 +449,8 @@ def reproduce(
     from bilinear_wm.reproduce import ReproduceConfig, reproduce as run
 
     outcome = run(ReproduceConfig(out, scale, tasks, stages, data, seeds), dry_run)
-    print("summary:", *(f"{step.name}: {ended}" for step, ended in outcome), sep="\n  ")
+    if not dry_run:
+        print("summary:", *(f"{step.name}: {ended}" for step, ended in outcome), sep="\n  ")
     _end_with_json(json, {step.name: ended for step, ended in outcome})
 
 

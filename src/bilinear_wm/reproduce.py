@@ -48,11 +48,20 @@ class Sizes:
     """Starts and goals an evaluation."""
     offsets: tuple[int, ...]
     planners: dict[str, dict[str, Any]]
-    moving_planners: dict[str, tuple[str, dict[str, Any]]]
-    """For each model the planner that chases moving goals, and its options."""
+    moving_planners: dict[str, tuple[str, tuple[dict[str, Any], ...]]]
+    """For each model the planner that chases moving goals, and its options, each tried."""
 
 
 CEM: dict[str, dict[str, Any]] = {"cem": {}, "icem": {}, "gauss-newton": {}}
+BUDGETS = tuple(
+    {"samples": samples, "iterations": iterations, "elites": 10}
+    for samples, iterations in ((30, 3), (100, 5), (300, 10))
+)
+MOVING: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
+    "bilinear": ("gauss-newton", ({},)),
+    "lewm": ("icem", BUDGETS),
+    "smwm": ("icem", BUDGETS),
+}
 SIZES: dict[str, Sizes] = {
     "tiny": Sizes(
         image_size=32, frame_stride=5, render_quality="fast",
@@ -61,21 +70,17 @@ SIZES: dict[str, Sizes] = {
         tasks=2, offsets=(25,),
         planners={"gauss-newton": {"iterations": 2},
                   "cem": {"samples": 20, "elites": 5, "iterations": 2}},
-        moving_planners={m: ("gauss-newton", {"iterations": 2}) for m in MODELS},
+        moving_planners={m: ("gauss-newton", ({"iterations": 2},)) for m in MODELS},
     ),
     "compact": Sizes(
         image_size=64, frame_stride=5, render_quality="fast",
         episodes={"tworoom": 4000, "pusht": 3000, "reacher": 2400, "cube": 1500},
-        steps=None, tasks=100, offsets=(25, 50, 75), planners=CEM,
-        moving_planners={"bilinear": ("gauss-newton", {}), "lewm": ("icem", {}),
-                         "smwm": ("icem", {})},
+        steps=None, tasks=100, offsets=(25, 50, 75), planners=CEM, moving_planners=MOVING,
     ),
     "paper": Sizes(
         image_size=224, frame_stride=1, render_quality="faithful",
         episodes=dict.fromkeys(TASK_NAMES, 10_000), steps=None,
-        tasks=100, offsets=(25, 50, 75), planners=CEM,
-        moving_planners={"bilinear": ("gauss-newton", {}), "lewm": ("icem", {}),
-                         "smwm": ("icem", {})},
+        tasks=100, offsets=(25, 50, 75), planners=CEM, moving_planners=MOVING,
     ),
 }  # fmt: skip
 
@@ -149,7 +154,7 @@ def plan_steps(config: ReproduceConfig) -> list[Step]:
                 if "evaluate" in config.stages:
                     steps += work.evaluations(model, seed)
                 if "realtime" in config.stages:
-                    steps.append(work.realtime(model, seed))
+                    steps += work.realtime(model, seed)
                 if "geometry" in config.stages:
                     steps.append(work.geometry(model, seed))
     if "report" in config.stages:
@@ -253,10 +258,15 @@ class _Task:
             minutes,
         )
 
-    def realtime(self, model: str, seed: int) -> Step:
-        planner, options = self.sizes.moving_planners[model]
+    def realtime(self, model: str, seed: int) -> list[Step]:
+        planner, several = self.sizes.moving_planners[model]
+        return [self._moving(model, seed, planner, options) for options in several]
+
+    def _moving(self, model: str, seed: int, planner: str, options: dict[str, Any]) -> Step:
         recipe = recipes.evaluation(self.task, planner, 25, self.config.scale == "paper")
-        out = self.config.out / "results" / f"moving-{self.task}-{model}-s{seed}.jsonl"
+        samples = f", {options['samples']} samples" if "samples" in options else ""
+        name = f"moving-{self.task}-{model}-s{seed}{samples.replace(', ', '-').replace(' ', '-')}"
+        out = self.config.out / "results" / f"{name}.jsonl"
         settings = RealtimeConfig(
             self.task, self._checkpoint(model, seed), planner, recipe.planner_options | options,
             recipe.horizon, offset=self.sizes.offsets[0], episodes=self.sizes.tasks, seed=1,
@@ -264,7 +274,7 @@ class _Task:
         )  # fmt: skip
         minutes = self.sizes.tasks * (1.0 if planner == "gauss-newton" else 5.0) / 60
         return Step(
-            f"chase moving goals with {model} on {self.task}, seed {seed}",
+            f"chase moving goals with {model} on {self.task}, seed {seed}{samples}",
             out,
             _plain(settings),
             lambda: run_realtime(replace(settings, resume=out.exists())),

@@ -1,6 +1,6 @@
 """Dataset and model to checkpoint.
 
-    bwm train --data tworoom.h5 --out runs/tworoom --steps 4000
+    bwm train --data tworoom.h5 --out runs/tworoom
 
 Everything random is a pure function of (seed, step), and a checkpoint holds the exact weights
 and optimizer state, so that a run that is killed anywhere and resumed ends with the weights of a
