@@ -154,29 +154,34 @@ def draw_paths(found: Findings) -> Figure | None:
 
 
 def draw_horizons(found: Findings) -> Figure | None:
-    """Success against the distance of the goal."""
-    runs = main_runs(
-        [run for run in found.runs if not run.moving and run.header["planner"] not in FLOORS]
-    )
-    tasks = [t for t in _tasks(runs)
-             if len({r.header["offset"] for r in runs if r.header["task"] == t}) > 1]  # fmt: skip
+    """Success against the distance of the goal, for each way to choose the plan's horizon."""
+    lines: dict[tuple[str, str], dict[int, Run]] = {}
+    fixed = [r for r in own_planners(found.runs)
+             if not r.moving and r.model != "-" and not r.header.get("memory")]  # fmt: skip
+    for run in sorted(fixed, key=lambda run: len(run.path.name), reverse=True):
+        offset, horizon = run.header["offset"], run.header["horizon"]
+        rules = [f"H = {horizon}"] + ["H = offset / 5"] * (horizon * BLOCK == offset)
+        for rule in rules:
+            lines.setdefault((run.header["task"], f"{run.label}, {rule}"), {})[offset] = run
+    lines = {key: line for key, line in lines.items() if len(line) > 1}
+    tasks = [task for task in published.TASKS if any(task == name for name, _ in lines)]
     if not tasks:
         return None
-    figure, axes = figures.new_figure(len(tasks), width=3.4)
+    labels = sorted({label for _, label in lines})
+    figure, axes = figures.new_figure(len(tasks), width=3.0)
     for task, axis in zip(tasks, np.atleast_1d(axes), strict=True):
-        some = [run for run in runs if run.header["task"] == task]
-        for label, colour in zip(
-            dict.fromkeys(r.label for r in some), figures.colours(), strict=False
-        ):
-            line = sorted((r for r in some if r.label == label), key=lambda r: r.header["offset"])
-            x = [r.header["offset"] for r in line]
-            rates = [r.success for r in line]
-            axis.errorbar(x, [100 * r.value for r in rates], _whiskers(rates), fmt="o-", capsize=3,
-                          color=colour, label=label)  # fmt: skip
+        for label, colour in zip(labels, figures.colours(), strict=False):
+            line = sorted(lines.get((task, label), {}).items())
+            rates = [run.success for _, run in line]
+            axis.errorbar(
+                [offset for offset, _ in line], [100 * r.value for r in rates], _whiskers(rates),
+                fmt="o-", capsize=3, color=colour, label=label,
+            )  # fmt: skip
         axis.set(title=figures.TITLES[task], xlabel="steps to the goal", ylim=(0, 105),
                  xticks=(25, 50, 75))  # fmt: skip
-        axis.legend(loc="lower left", fontsize=8)
     np.atleast_1d(axes)[0].set_ylabel("success (%)")
+    handles, names = np.atleast_1d(axes)[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
     return figure
 
 
@@ -259,6 +264,8 @@ def draw_controllers(found: Findings) -> Figure | None:
 
 
 FLOORS = ("random", "none")
+BLOCK = 5
+"""Environment steps a block."""
 PATHS = 30
 """Trajectories a panel."""
 FIGURES: tuple[tuple[str, str, Callable[[Findings], Figure | None]], ...] = (
