@@ -35,7 +35,7 @@ def test_tiny_from_nothing_to_the_report(
 
     assert main(command) == 0  # nothing but the report is made again
     again = capsys.readouterr().out
-    assert "18 steps, 1 to do" in again
+    assert "19 steps, 1 to do" in again
     assert again.count(": done before") == len(summary) - 1
 
 

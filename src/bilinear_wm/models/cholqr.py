@@ -20,12 +20,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 SHIFT = 1e-13
-SMALLEST = 1e-60
-"""Squared length below which a column counts as zero, where lengths are not taken out first."""
 
 
 def cholqr(matrix: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch d m"]:
@@ -56,7 +55,9 @@ def gram_factor(matrix: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch m 
     """L alone, in float64: enough to apply Q, as Q b = M (L^-T b), without forming it."""
     wide = matrix.double()  # which autocast leaves alone
     gram = wide.mT @ wide
-    gram.diagonal(dim1=-2, dim2=-1).mul_(1 + SHIFT).clamp_min_(SMALLEST)
+    squares = gram.detach().diagonal(dim1=-2, dim2=-1)
+    shift = F.threshold(SHIFT * squares, 0.0, 1.0)  # 1 where the square is zero
+    gram.diagonal(dim1=-2, dim2=-1).add_(shift)
     return torch.linalg.cholesky_ex(gram)[0]
 
 
