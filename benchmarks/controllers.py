@@ -24,14 +24,13 @@ from bilinear_wm.models import load_model
 from bilinear_wm.planning import PlanProblem
 
 PLANNERS = ("gauss-newton", "cem", "icem")
-PLANS = 5
 
 
-def milliseconds(checkpoint: Path, task: str, planner: str) -> float:
+def milliseconds(checkpoint: Path, task: str, planner: str, plans: int) -> float:
     recipe = recipes.evaluation(task, planner)
     loaded = load_planner(task, checkpoint, planner, recipe.planner_options)
     times = []
-    for goal in simulated_goals(task, 25, PLANS + 1, seed=0):
+    for goal in simulated_goals(task, 25, plans + 1, seed=0):
         pictures = np.stack([loaded.camera.picture(state) for state in (goal.start, goal.goal)])
         z, z_goal = loaded.model.encode(pictures)
         problem = PlanProblem(z, z_goal, recipe.horizon, *loaded.bounds)
@@ -43,6 +42,7 @@ def milliseconds(checkpoint: Path, task: str, planner: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoints", type=Path, nargs="+")
+    parser.add_argument("--plans", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("bench-controllers.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -53,7 +53,9 @@ def main() -> None:
     for checkpoint in options.checkpoints:
         config, kind = load_model(checkpoint).config, load_model(checkpoint).kind
         task = config.task
-        cells = {planner: milliseconds(checkpoint, task, planner) for planner in PLANNERS}
+        cells = {
+            planner: milliseconds(checkpoint, task, planner, options.plans) for planner in PLANNERS
+        }
         unit = first.setdefault(task, cells["gauss-newton"])
         shown = "".join(f"{ms:>12.1f} ms ({ms / unit:,.0f} x)".rjust(24) for ms in cells.values())
         print(
