@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from bilinear_wm import checkpoint
 from bilinear_wm.dataset import EpisodeDataset
 from bilinear_wm.diagnostics import calibrate, encode_windows, latent_geometry, probe
-from bilinear_wm.errors import InputError, check_choices
+from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
 from bilinear_wm.train import TrainConfig, learning_rate, train
 from bilinear_wm.train_residual import ResidualConfig, train_residual
@@ -288,20 +288,6 @@ def test_refusals(tworoom_file: Path, tmp_path: Path) -> None:
     for name, value in {"steps": 0, "eval_every": 0, "learning_rate": -1.0, "seed": -1}.items():
         with pytest.raises(InputError, match=f"--{name.replace('_', '-')}: expected"):
             replace(config, **{name: value})  # type: ignore[arg-type]
-
-
-@dataclass
-class Chosen:
-    unit: Literal["latent", "motion"]
-    way: Literal["analytic"] | None = None
-
-
-def test_choices_are_checked() -> None:
-    check_choices(Chosen("motion"))
-    with pytest.raises(InputError, match="unit: expected one of latent, motion, found 'motions'"):
-        check_choices(Chosen("motions"))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="way: expected one of analytic, found 'numeric'"):
-        check_choices(Chosen("latent", "numeric"))  # type: ignore[arg-type]
 
 
 def test_files_that_do_not_tell_their_task(tworoom_file: Path, tmp_path: Path) -> None:
