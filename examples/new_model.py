@@ -70,7 +70,7 @@ def main(folder: Path, episodes: int = 30, steps: int = 5) -> None:
     options = dict(ENCODER_SIZES["compact"])
     train(TrainConfig(data, folder / "run", "linear", options, steps=steps, batch_size=8))
     model = load_model(folder / "run").eval()
-    # Without `step_jvp` the planner differentiates by finite differences.
+    # Without `step_jet` the planner differentiates by finite differences.
     z0, z_goal = torch.randn(2, model.config.latent_size)
     plan = GaussNewtonPlanner(model.dynamics).plan(PlanProblem(z0, z_goal, horizon=3))
     print(f"{type(model).__name__}: {plan.status} after {plan.iterations} iterations")

@@ -179,7 +179,7 @@ def controllable(model: WorldModel, z: Tensor, horizon: int) -> list[float]:
     dynamics = model.dynamics
     starts = z[torch.linspace(0, len(z) - 1, min(JACOBIANS, len(z))).long()]
     plans = torch.zeros(len(starts), horizon, dynamics.action_size)
-    differentiate = analytic if hasattr(dynamics, "step_jvp") else finite_difference
+    differentiate = analytic if hasattr(dynamics, "step_jet") else finite_difference
     every = torch.eye(dynamics.action_size)
     _, tangents = differentiate(dynamics, starts, plans, every, list(range(horizon)))
     values = torch.linalg.svdvals(tangents.latents[-1].double())

@@ -67,23 +67,22 @@ def test_the_gain_does_not_depend_on_the_latent() -> None:
 )
 def test_tangents_match_autograd(model: BilinearDynamics) -> None:
     torch.manual_seed(5)
-    z, a = torch.randn(D).double(), torch.randn(M).double()
-    z_dot, a_dot = torch.randn(K, D).double(), torch.randn(K, M).double()
-    by_z, by_a = torch.autograd.functional.jacobian(model.step, (z, a))
-    z_next, carried = model.step_jvp(z, a, z_dot, a_dot)
-    torch.testing.assert_close(z_next, model.step(z, a))
-    expected = z_dot @ by_z.T + a_dot @ by_a.T
-    assert ((carried - expected).norm() / expected.norm()) < 1e-10
+    z, a = torch.randn(1 + K, D).double(), torch.randn(1 + K, M).double()
+    by_z, by_a = torch.autograd.functional.jacobian(model.step, (z[0], a[0]))
+    carried = model.step_jet(z, a)
+    torch.testing.assert_close(carried[0], model.step(z[0], a[0]))
+    expected = z[1:] @ by_z.T + a[1:] @ by_a.T
+    assert ((carried[1:] - expected).norm() / expected.norm()) < 1e-10
+    begun = model.step_jet(z[:2], a)[2:]  # tangents that only the action has
+    torch.testing.assert_close(begun, a[2:] @ by_a.T)
 
 
 def test_tangents_are_batched_and_hold_in_single_precision() -> None:
     model = dynamics()
-    z, a = torch.randn(3, 2, D).double(), torch.randn(3, 2, M).double()
-    z_dot, a_dot = torch.randn(3, 2, K, D).double(), torch.randn(3, 2, K, M).double()
-    _, together = model.step_jvp(z, a, z_dot, a_dot)
-    _, alone = model.step_jvp(z[1, 0], a[1, 0], z_dot[1, 0], a_dot[1, 0])
-    torch.testing.assert_close(together[1, 0], alone)
-    _, single = model.float().step_jvp(z.float(), a.float(), z_dot.float(), a_dot.float())
+    z, a = torch.randn(3, 2, 1 + K, D).double(), torch.randn(3, 2, 1 + K, M).double()
+    together = model.step_jet(z, a)
+    torch.testing.assert_close(together[1, 0], model.step_jet(z[1, 0], a[1, 0]))
+    single = model.float().step_jet(z.float(), a.float())
     assert ((single - together).norm() / together.norm()) < 1e-5
 
 

@@ -22,6 +22,7 @@ from bilinear_wm.planning import (
     PlanProblem,
 )
 from bilinear_wm.planning.base import STATUSES
+from bilinear_wm.planning.sensitivity import analytic, coherent_lift
 
 SLACK = 1e-5
 
@@ -70,6 +71,21 @@ def test_plans_with_every_dynamics(kind: str, dynamics: str) -> None:
         check(planner, p, plan)
         start = start_cost(planner, p, torch.zeros_like(plan.actions))
         assert plan.cost.sum() < start.sum(), "no progress at all"
+
+
+@pytest.mark.parametrize("kind", PLANNERS)
+def test_plans_can_be_learned_from(kind: str) -> None:
+    """Planning without gradients leaves nothing behind that a later gradient stumbles over."""
+    torch.manual_seed(0)
+    dynamics = BilinearDynamics(D, M, min_singular=1e-4, env_action_size=ENV)
+    p = problem()
+    plan = PLANNERS[kind](dynamics).plan(p)
+    tensors = (plan.actions, plan.latents, plan.cost)
+    assert not any(x.is_inference() or x.requires_grad for x in tensors)
+    lift = coherent_lift(M, ENV, p.z0)
+    latents, tangents = analytic(dynamics, p.z0[None], plan.actions[None], lift, [0, 1])
+    (latents.sum() + tangents.latents[-1].sum()).backward()
+    assert all(x.grad is not None for x in dynamics.parameters())
 
 
 @pytest.mark.parametrize("horizon", [1, 30])

@@ -47,7 +47,7 @@ def test_analytic_tangents_equal_autograd(make: Any, blocks: list[int]) -> None:
         ).flatten(-2)
         for t in range(H):
             exact = jacobian[t + 1] @ whole
-            ours = tangents.latents[t][i]
+            ours = tangents.latents[t][i].T
             torch.testing.assert_close(ours, exact[:, : ours.shape[1]], rtol=0, atol=1e-10)
 
 

@@ -137,40 +137,35 @@ class BilinearDynamics(Dynamics):
         q, r = cholqr(self.directions(z)), self.R
         return q @ r, _least_squares(r.mT @ r, _apply(q.mT, moved) @ r), moved
 
-    def step_jvp(
-        self,
-        z: Float[Tensor, "*batch d"],
-        a: Float[Tensor, "*batch m"],
-        z_dot: Float[Tensor, "*batch k d"],
-        a_dot: Float[Tensor, "*batch l m"],
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch l d"]]:
-        """One step, and how it carries l tangents, one a row; those beyond k begin (zdot = 0).
+    def step_jet(
+        self, z: Float[Tensor, "*batch z_rows d"], a: Float[Tensor, "*batch a_rows m"]
+    ) -> Float[Tensor, "*batch a_rows d"]:
+        """One step, and how it carries tangents: a latent or an action above its tangents.
 
+        Rows pair up; where the action has more tangents, those of the latent begin (zdot = 0).
         With T = B + C z = Q L^T, b = R a, and Mdot = C zdot for a tangent:
 
-            dQ = W - Q U(X),    W = Mdot L^-T,    X = Q^T W = L^-1 (T^T Mdot) L^-T
-            z'dot = A zdot + Mdot (L^-T b) + T L^-T (R adot - U(X) b)
+            dQ = W - Q U(X),    W = Mdot L^-T,    X = Q^T W = (Q^T Mdot) L^-T
+            z'dot = A zdot + Mdot (L^-T b) + Q (R adot - U(X) b)
 
-        with U(X) = triu(X) + tril(X, -1)^T. Neither Q nor W is formed, and the latent and its
-        tangents pass C together.
+        with U(X) = triu(X) + tril(X, -1)^T. W is not formed, and all rows pass A and C together.
         """
-        k = z_dot.shape[-2]
-        rows = torch.cat([z.unsqueeze(-2), z_dot], dim=-2)
-        drift, spread = rows @ self.A.T, self.spread(rows)  # one row more than tangents
-        tilde, m_dot = spread[..., 0, :, :].add_(self.B), spread[..., 1:, :, :]
-        b, push = a.unsqueeze(-1), a_dot
+        k = z.shape[-2] - 1
+        drift, spread = z @ self.A.T, self.spread(z)
+        q, m_dot = spread.select(-3, 0).add_(self.B), spread.narrow(-3, 1, k)
+        b, push = a.narrow(-2, 0, 1).mT, a
         if self.normalization == "cholqr":
-            r, inverse = self.R, _inverse_factor(tilde)
-            b, push = r @ b, push @ r.T
+            r, inverse = self.R, _inverse_factor(q)
+            q, b, push = q @ inverse.mT, r @ b, a @ r.T
             if k:
-                left, right = inverse.unsqueeze(-3), inverse.mT.unsqueeze(-3)
-                x = upper(left @ (tilde.mT.unsqueeze(-3) @ m_dot) @ right)
-                push[..., :k, :].sub_((x.flatten(-3, -2) @ b).view(x.shape[:-1]))
-            b, push = inverse.mT @ b, push @ inverse
-        moved = drift + (spread.flatten(-3, -2) @ b).view_as(drift)
-        z_next_dot = push @ tilde.mT
-        z_next_dot[..., :k, :].add_(moved[..., 1:, :])
-        return moved[..., 0, :], z_next_dot
+                inner = q.mT.unsqueeze(-3) @ m_dot
+                x = upper((inner.flatten(-3, -2) @ inverse.mT).view_as(inner))
+                push.narrow(-2, 1, k).sub_((x.flatten(-3, -2) @ b).view(x.shape[:-1]))
+            b = inverse.mT @ b
+        drift.narrow(-2, 1, k).add_((m_dot.flatten(-3, -2) @ b).view(m_dot.shape[:-1]))
+        z_next = push @ q.mT
+        z_next.narrow(-2, 0, 1 + k).add_(drift)
+        return z_next
 
     @torch.no_grad()
     def fold_gauge(self, z: Float[Tensor, "batch d"]) -> None:
@@ -225,7 +220,8 @@ class BoundedMatrix(nn.Module):
             return self._product()
         state = [(p.data_ptr(), p._version, p.dtype) for p in self.parameters()]
         if self._known is None or self._known[0] != state:
-            self._known = state, self._product()
+            with torch.inference_mode(False), torch.no_grad():
+                self._known = state, self._product()
         return self._known[1]
 
     def _product(self) -> Tensor:
@@ -332,13 +328,14 @@ def _back_solve(
 def _inverse_factor(tilde: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch m m"]:
     """L^-1, computed in float64."""
     lower = gram_factor(tilde)
-    eye = _identity(lower.shape[-1], lower.device).expand_as(lower)
+    eye = _identity(lower.shape[-1], lower.device)
     return torch.linalg.solve_triangular(lower, eye, upper=False).to(tilde.dtype)
 
 
 @functools.cache
 def _identity(size: int, device: torch.device) -> Float[Tensor, "size size"]:
-    return torch.eye(size, dtype=torch.float64, device=device)
+    with torch.inference_mode(False):
+        return torch.eye(size, dtype=torch.float64, device=device)
 
 
 def _least_squares(

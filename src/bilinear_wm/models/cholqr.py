@@ -17,6 +17,7 @@ derivative of the Cholesky factor. For an incoming gradient Qb, with Y = Q^T Qb:
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -72,7 +73,14 @@ def cholqr_jvp(
 
 def upper(x: Float[Tensor, "*batch m m"]) -> Float[Tensor, "*batch m m"]:
     """U(X) = triu(X) + tril(X, -1)^T."""
-    return x.triu() + x.tril(-1).mT
+    return (x + x.mT) * _upper_half(x.shape[-1], x.dtype, x.device)
+
+
+@functools.cache
+def _upper_half(size: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "size size"]:
+    """Ones above the diagonal, halves on it."""
+    with torch.inference_mode(False):
+        return torch.ones(size, size, dtype=dtype, device=device).triu().fill_diagonal_(0.5)
 
 
 class _CholQR(torch.autograd.Function):

@@ -53,28 +53,27 @@ class ResidualDynamics(BilinearDynamics):
         r = self.residual(torch.cat([z, a], dim=-1))
         return super().step(z, a) + _reject(p, r)
 
-    def step_jvp(
-        self,
-        z: Float[Tensor, "*batch d"],
-        a: Float[Tensor, "*batch m"],
-        z_dot: Float[Tensor, "*batch k d"],
-        a_dot: Float[Tensor, "*batch l m"],
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch l d"]]:
+    def step_jet(
+        self, z: Float[Tensor, "*batch z_rows d"], a: Float[Tensor, "*batch a_rows m"]
+    ) -> Float[Tensor, "*batch a_rows d"]:
         """Adds d[(I - P P^T) r] = (I - P P^T) rdot - Pdot P^T r - P Pdot^T r."""
-        z_next, z_next_dot = super().step_jvp(z, a, z_dot, a_dot)
-        z_dot = F.pad(z_dot, (0, 0, 0, a_dot.shape[-2] - z_dot.shape[-2]))
-        tilde_dot = self.spread(z_dot)
+        z_next = super().step_jet(z, a)
+        z = F.pad(z, (0, 0, 0, a.shape[-2] - z.shape[-2]))
+        tilde, tilde_dot = self.directions(z[..., 0, :]), self.spread(z[..., 1:, :])
         if self.normalization == "none":
-            m_z, m_dot = self.directions(z), tilde_dot
+            m_z, m_dot = tilde, tilde_dot
         else:
-            q, q_dot = cholqr_jvp(self.directions(z), tilde_dot)
+            q, q_dot = cholqr_jvp(tilde, tilde_dot)
             m_z, m_dot = q @ self.R, q_dot @ self.R
         p, p_dot = cholqr_jvp(m_z @ self.coherent, m_dot @ self.coherent)
-        r, r_dot = self._residual_jvp(torch.cat([z, a], -1), torch.cat([z_dot, a_dot], -1))
+        jet = torch.cat([z, a], dim=-1)
+        r, r_dot = self._residual_jvp(jet[..., 0, :], jet[..., 1:, :])
         inner = torch.einsum("...ij,...i->...j", p, r)
         inner_dot = torch.einsum("...kij,...i->...kj", p_dot, r)
         turned = torch.einsum("...kij,...j->...ki", p_dot, inner) + inner_dot @ p.mT
-        return z_next + _reject(p, r), z_next_dot + r_dot - r_dot @ p @ p.mT - turned
+        added = torch.cat([r.unsqueeze(-2), r_dot], dim=-2)
+        added = added - added @ p @ p.mT
+        return z_next + added - F.pad(turned, (0, 0, 1, 0))
 
     def _residual_jvp(self, x: Tensor, x_dot: Tensor) -> tuple[Tensor, Tensor]:
         """The network and its tangents, layer by layer."""

@@ -31,7 +31,7 @@ LARGEST = 1e12
 
 
 class PlannableDynamics(Protocol):
-    """What planners need of a dynamics; `step_jvp` too, for analytic sensitivities."""
+    """What planners need of a dynamics; `step_jet` too, for analytic sensitivities."""
 
     latent_size: int
     action_size: int

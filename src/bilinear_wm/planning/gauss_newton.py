@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -106,12 +106,13 @@ class GaussNewtonPlanner(Planner):
     ) -> None:
         config = config or GaussNewtonConfig()
         super().__init__(dynamics, config)
-        has_tangents = hasattr(dynamics, "step_jvp")
+        has_tangents = hasattr(dynamics, "step_jet")
         if config.sensitivities == "analytic" and not has_tangents:
             raise InputError(
                 "sensitivities: expected 'finite-difference' for a dynamics without tangents "
                 f"({type(dynamics).__name__}), found 'analytic'"
             )
+        self._bilinear = type(dynamics) is BilinearDynamics  # exactly: nothing added
         self._differentiate = (
             finite_difference
             if config.sensitivities == "finite-difference" or not has_tangents
@@ -146,48 +147,57 @@ class GaussNewtonPlanner(Planner):
             # One after the other, and still faster than a batch in torch (docs/planning.md).
             single = len(actions) == 1
             rows = torch.arange(len(actions))[:, None]
-            found = [
+            each = [
                 self._kernel.search(search if single else search.rows(row), start)
                 for row, start in zip(rows, actions, strict=True)
             ]
-            return found[0] if single else _together(found)
+            return each[0] if single else _together(each)
+        if not self._bilinear:  # a dynamics of the user's may differentiate inside
+            return self._descend_in_torch(search, actions)
+        with torch.inference_mode():  # a fifth faster than without gradients
+            found = self._descend_in_torch(search, actions)
+        return replace(found, actions=found.actions.clone(), cost=found.cost.clone())
+
+    def _descend_in_torch(self, search: Search, actions: Float[Tensor, "batch h m"]) -> Found:
         config, horizon = self.config, actions.shape[1]
         batch = len(actions)
         actions = actions.clone()
         cost = evaluate(self.dynamics, search, actions[:, None])[:, 0]
         status: list[Status] = ["max_iterations"] * batch
-        iterations = [0] * batch
-        rows = torch.arange(batch, device=actions.device)  # problems still being searched
-        quiet = torch.zeros(batch, dtype=torch.long, device=actions.device)
+        iterations, quiet = [0] * batch, [0] * batch
         refreshed = min(config.refreshed_blocks or horizon, horizon)
         rounds = math.ceil(horizon / refreshed)  # iterations until every block had its turn
+        rows, some = list(range(batch)), search  # problems being searched
+        open_rows: slice | Tensor = slice(None)
         slopes: Slopes | None = None
         known = self._known(search)
         for iteration in range(config.iterations):
             if search.out_of_time():
-                for row in rows.tolist():
+                for row in rows:
                     status[row] = "deadline"
                 break
-            some = search if len(rows) == batch else search.rows(rows)
             blocks, upcoming = (
                 sorted((i * refreshed + place) % horizon for place in range(refreshed))
                 for i in (iteration, iteration + 1)
             )
+            before, plans = cost[open_rows], actions[open_rows]
             if slopes is None:
-                slopes = self._slopes(some, actions[rows], blocks, **known)
+                slopes = self._slopes(some, plans, blocks, **known)
             ahead = functools.partial(self._slopes, some, blocks=upcoming, **known)
-            stepped, lower, slopes = self._iterate(some, actions[rows], cost[rows], slopes, ahead)
-            small = ~(cost[rows] - lower > config.tolerance * cost[rows])
-            actions[rows], cost[rows] = stepped, lower
-            quiet[rows] = torch.where(small, quiet[rows] + 1, 0)
-            for row in rows.tolist():
+            plans, lower, slopes = self._iterate(some, plans, before, slopes, ahead)
+            small = ~(before - lower > config.tolerance * before)
+            actions[open_rows], cost[open_rows] = plans, lower
+            for row, nothing_gained in zip(rows, small.tolist(), strict=True):
                 iterations[row] += 1
-            done = quiet[rows] >= rounds
-            for row in rows[done].tolist():
-                status[row] = "converged"
-            rows = rows[~done]
-            if len(rows) == 0:
+                quiet[row] = quiet[row] + 1 if nothing_gained else 0
+                if quiet[row] >= rounds:
+                    status[row] = "converged"
+            going_on = [row for row in rows if status[row] != "converged"]
+            if not going_on:
                 break
+            if len(going_on) < len(rows):
+                rows, open_rows = going_on, torch.tensor(going_on, device=actions.device)
+                some = search.rows(open_rows)
         for row in (~torch.isfinite(cost)).nonzero().flatten().tolist():
             status[row] = "diverged"
         return Found(actions, cost, status, iterations)
@@ -198,7 +208,7 @@ class GaussNewtonPlanner(Planner):
     def _known(self, search: Search) -> dict[str, Any]:
         """What all plans of a single problem share: the first step's dependence on the action."""
         single = len(search.z0) == 1 and self._differentiate is analytic
-        if single and type(self.dynamics) is BilinearDynamics:
+        if single and isinstance(self.dynamics, BilinearDynamics) and self._bilinear:
             return {"first": self.dynamics.affine(search.z0[0])}
         return {}
 
@@ -219,8 +229,8 @@ class GaussNewtonPlanner(Planner):
         local = search.objective.quadratic(latents, actions, tangents)
         free = _free(search, actions, local.gradient, tangents.actions)
         delta = _solve(local, self.config.damping, free)
-        step = (tangents.actions @ delta[:, None, :, None]).squeeze(-1)
-        promised = -0.5 * (torch.where(free, local.gradient, 0.0) * delta).sum(-1)
+        step = (delta @ tangents.actions.flatten(0, 1).mT).view_as(actions)
+        promised = -0.5 * (local.gradient * delta).sum(-1)
         open_rows = (promised > self.config.tolerance * cost).nonzero().squeeze(-1)
         longest = 1.0
         if len(cost) == len(open_rows) == 1 and self._differentiate is analytic:
@@ -263,7 +273,7 @@ class GaussNewtonPlanner(Planner):
             self.dynamics, search.z0, search.start, self._lift, blocks
         )
         gradient = search.objective.quadratic(latents, search.start, tangents).gradient
-        downhill = -(tangents.actions @ gradient[:, None, :, None]).squeeze(-1)
+        downhill = -(gradient @ tangents.actions.flatten(0, 1).mT).view_as(search.start)
         downhill = torch.nan_to_num(downhill)
         size = downhill.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-30)
         aligned = math.ceil(config.candidates / 2)
@@ -296,13 +306,16 @@ def _together(found: list[Found]) -> Found:
 
 def _free(
     search: Search, actions: Tensor, gradient: Tensor, lifts: Float[Tensor, "h m k"]
-) -> Bool[Tensor, "batch k"]:
-    """Directions in which going downhill does not press every action against its bound."""
+) -> Bool[Tensor, "batch k"] | None:
+    """Directions in which going downhill does not press every action against its bound.
+
+    None for all of them.
+    """
     if search.low is None or search.high is None:
-        return torch.ones_like(gradient, dtype=torch.bool)
+        return None
     at_low, at_high = actions <= search.low, actions >= search.high
     if not (at_low | at_high).any():
-        return torch.ones_like(gradient, dtype=torch.bool)
+        return None
     downhill = -gradient[:, None, None] * lifts  # (batch, h, m, k)
     stuck_low = at_low[..., None] & (downhill < 0)
     stuck_high = at_high[..., None] & (downhill > 0)
@@ -311,13 +324,14 @@ def _free(
 
 
 def _solve(
-    local: Quadratic, damping: float, free: Bool[Tensor, "batch k"]
+    local: Quadratic, damping: float, free: Bool[Tensor, "batch k"] | None
 ) -> Float[Tensor, "batch k"]:
     """The damped Gauss-Newton direction in the free directions; zero in the others."""
-    both = free[:, :, None] & free[:, None, :]
-    system = torch.where(both, local.hessian, 0.0)
+    system, downhill = local.hessian.clone(), -local.gradient
+    if free is not None:
+        system *= free[:, :, None] & free[:, None, :]
+        downhill *= free
     system.diagonal(dim1=-2, dim2=-1).add_(damping)
-    gradient = torch.where(free, local.gradient, 0.0)
     lower, _ = torch.linalg.cholesky_ex(system)
-    delta = torch.cholesky_solve(-gradient.unsqueeze(-1), lower).squeeze(-1)
+    delta = torch.cholesky_solve(downhill.unsqueeze(-1), lower).squeeze(-1)
     return torch.nan_to_num(delta, nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,6 +1,6 @@
 """One Gauss-Newton problem on one CPU core, compiled by numba.
 
-The maths is that of `gauss_newton.py` and `BilinearDynamics.step_jvp`; what differs is the order
+The maths is that of `gauss_newton.py` and `BilinearDynamics.step_jet`; what differs is the order
 of the work. M~ = B + C z is kept transposed, m rows of d numbers, so that every inner product
 runs along memory, and Q is never formed: Q b = M~ (L^-T b) and Q^T M. L^-T = L^-1 (M~^T M.) L^-T.
 The trial with the full step is rolled out together with its tangents: if it lowers the cost, as

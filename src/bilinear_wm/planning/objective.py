@@ -25,8 +25,8 @@ class Tangents:
     that the latent after t + 1 blocks depends on a leading part of them.
     """
 
-    latents: Sequence[Float[Tensor, "batch d k_t"]]
-    """J_1 ... J_H."""
+    latents: Sequence[Float[Tensor, "batch k_t d"]]
+    """J_1^T ... J_H^T: one direction a row."""
     actions: Float[Tensor, "h m k"]
     """E."""
 
@@ -76,27 +76,31 @@ class Reach(Term):
     """One per block; zero where the latent is free."""
 
     def value(self, latents: Tensor, actions: Tensor) -> Tensor:
-        total = latents.new_zeros(latents.shape[:2])
-        for t, weight in enumerate(self.weights):
-            if weight:
-                error = latents[:, :, t + 1] - self.targets[:, None, t]
-                total = total + 0.5 * weight * error.square().sum(-1)
-        return total
-
-    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
-        last = len(self.weights) - 1
-        j = tangents.latents[last]
-        error = (latents[:, -1] - self.targets[:, last]).unsqueeze(-1)
-        gradient = self.weights[last] * (j.mT @ error)
-        hessian = self.weights[last] * (j.mT @ j)
+        total = self._part(latents, len(self.weights) - 1)
         for t, weight in enumerate(self.weights[:-1]):
             if weight:
-                j = tangents.latents[t]
-                k = j.shape[-1]
-                error = (latents[:, t + 1] - self.targets[:, t]).unsqueeze(-1)
-                gradient[:, :k] += weight * (j.mT @ error)
-                hessian[:, :k, :k] += weight * (j.mT @ j)
+                total = total + self._part(latents, t)
+        return total
+
+    def _part(self, latents: Tensor, t: int) -> Tensor:
+        error = latents[:, :, t + 1] - self.targets[:, None, t]
+        return 0.5 * self.weights[t] * error.square().sum(-1)
+
+    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+        gradient, hessian = self._slopes(latents, tangents, len(self.weights) - 1)
+        for t, weight in enumerate(self.weights[:-1]):
+            if weight:
+                k = tangents.latents[t].shape[-2]
+                first, second = self._slopes(latents, tangents, t)
+                gradient[:, :k] += first
+                hessian[:, :k, :k] += second
         return Quadratic(gradient.squeeze(-1), hessian)
+
+    def _slopes(self, latents: Tensor, tangents: Tangents, t: int) -> tuple[Tensor, Tensor]:
+        rows = tangents.latents[t]
+        weighted = self.weights[t] * rows
+        error = (latents[:, t + 1] - self.targets[:, t]).unsqueeze(-1)
+        return weighted @ error, weighted @ rows.mT
 
     def rows(self, index: Tensor) -> Self:
         return replace(self, targets=self.targets[index])
@@ -150,7 +154,7 @@ class Objective:
         total = self.terms[0].value(latents, actions)
         for term in self.terms[1:]:
             total = total + term.value(latents, actions)
-        return torch.where(torch.isfinite(total), total, torch.inf)
+        return total.nan_to_num(torch.inf, torch.inf)
 
     def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
         """Its derivatives at one plan a problem."""

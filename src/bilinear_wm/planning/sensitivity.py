@@ -30,10 +30,11 @@ def lift_blocks(
 ) -> Float[Tensor, "h m k"]:
     """E of a whole plan that is free in some of its blocks, in their order."""
     m, r = lift.shape
-    whole = lift.new_zeros(horizon, m, len(blocks) * r)
-    for place, block in enumerate(blocks):
-        whole[block, :, place * r : (place + 1) * r] = lift
-    return whole
+    with torch.inference_mode(False):
+        whole = lift.new_zeros(horizon, m, len(blocks) * r)
+        for place, block in enumerate(blocks):
+            whole[block, :, place * r : (place + 1) * r] = lift
+        return whole
 
 
 def analytic(
@@ -49,24 +50,26 @@ def analytic(
     Only directions that have begun to act are carried, so F is never formed. For one problem
     `first` may hold `dynamics.affine(z0[0])`, which stays the same while plans change.
     """
-    horizon, active = actions.shape[1], 0
+    (batch, d), horizon, active = z0.shape, actions.shape[1], 0
     lifts = lift_blocks(lift, tuple(blocks), horizon)
-    alone = len(z0) == 1  # products of matrices are faster than of batches of one
-    z, plan = (z0[0], actions[0]) if alone else (z0, actions.transpose(0, 1))
+    a_dot = lifts.mT.expand(batch, -1, -1, -1)
+    jets = torch.cat([actions.unsqueeze(2), a_dot], dim=2)  # actions above their tangents
+    alone = batch == 1  # products of matrices are faster than of batches of one
+    z, a = (z0, jets[0]) if alone else (z0[:, None], jets.transpose(0, 1))
     latents, tangents = [z], []
-    z_dot = z.new_zeros(*z.shape[:-1], 0, z.shape[-1])
     for t in range(horizon):
         active += lift.shape[-1] if t in blocks else 0
-        a_dot = lifts[t, :, :active].T.expand(*z.shape[:-1], -1, -1)
+        a_t = a[t].narrow(-2, 0, 1 + active)
         if t == 0 and first is not None:
             drift, gain = first
-            z, z_dot = drift + gain @ plan[0], a_dot @ gain.T
+            z = a_t @ gain.T
+            z[0].add_(drift)
         else:
-            z, z_dot = dynamics.step_jvp(z, plan[t], z_dot, a_dot)  # type: ignore[attr-defined]
-        latents.append(z)
-        tangents.append(z_dot.mT[None] if alone else z_dot.mT)
-    path = torch.stack(latents, dim=-2)
-    return path[None] if alone else path, Tangents(tangents, lifts)
+            z = dynamics.step_jet(z, a_t)  # type: ignore[attr-defined]
+        latents.append(z.narrow(-2, 0, 1))
+        tangents.append(z.narrow(-2, 1, active).view(batch, active, d))
+    path = torch.cat(latents, dim=-2).view(batch, horizon + 1, d)
+    return path, Tangents(tangents, lifts)
 
 
 def finite_difference(
@@ -87,5 +90,5 @@ def finite_difference(
     tangents = []
     for t in range(actions.shape[1]):
         active = sum(block <= t for block in blocks) * lift.shape[-1]
-        tangents.append(slopes[:, :active, t + 1].mT)
+        tangents.append(slopes[:, :active, t + 1])
     return nominal, Tangents(tangents, lifts)
