@@ -1,12 +1,17 @@
-"""Is it the picture? The same objective, dynamics and planner, on the true state.
+"""Is it the picture, the dynamics or the data? The same planner, on the true state.
 
     python examples/true_state.py pusht.h5 --steps 1500
+    python examples/true_state.py pusht.h5 --steps 5000 --dynamics network --candidates 64
 
 The encoder reads the physical variables that probes look for (sines and cosines of angles) instead
-of a picture. Whatever then still fails is not the eyes: it is the dynamics, the objective or the
-planner. Prints how well the change of every variable over 1 and 3 blocks is predicted (R^2; 0 is
-"nothing moves"; held-out windows, read off predicted latents by a linear map), and success on
-held-out tasks.
+of a picture. Whatever then still fails is not the eyes: it is the dynamics, the objective, the
+planner or the data. Two dynamics of the variables themselves, without a latent, part these: a
+`network` of state and actions can be anything, an `affine` one is linear in the actions of a block,
+as the bilinear model is. `--goals` takes the tasks from another file.
+
+Prints how well the change of every variable over 1 and 3 blocks is predicted (R^2; 0 is "nothing
+moves"; held-out windows, read off predicted latents by a linear map), and success on held-out
+tasks.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from tqdm import trange
 from bilinear_wm import recipes
 from bilinear_wm.dataset import split_episodes
 from bilinear_wm.episodes import EpisodeFile
-from bilinear_wm.goals import goals_from_data
+from bilinear_wm.goals import GoalTask, goals_from_data
 from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
 from bilinear_wm.results import rate
@@ -47,6 +52,37 @@ class StateEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         latent: Tensor = self.layers(x.flatten(0, -2))
         return latent.view(*x.shape[:-1], -1)
+
+
+class StateDynamics(nn.Module):
+    """Changes of the variables themselves: f(x, a), or W(x) (a, 1)."""
+
+    def __init__(self, kind: str, scale: Tensor, action_size: int, env_action_size: int) -> None:
+        super().__init__()
+        self.kind, self.latent_size = kind, len(scale)
+        self.action_size, self.env_action_size = action_size, env_action_size
+        self.register_buffer("scale", scale)
+        inputs, outputs = len(scale) + action_size, len(scale)
+        if kind == "affine":
+            inputs, outputs = len(scale), len(scale) * (action_size + 1)
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, 384), nn.GELU(), nn.Linear(384, 384), nn.GELU(),
+            nn.Linear(384, outputs),
+        )  # fmt: skip
+
+    def change(self, x: Tensor, a: Tensor) -> Tensor:
+        """In units of a typical change."""
+        if self.kind == "network":
+            moved: Tensor = self.layers(torch.cat([x, a], dim=-1))
+            return moved
+        matrix = self.layers(x).unflatten(-1, (self.latent_size, -1))
+        return (matrix @ torch.cat([a, torch.ones_like(a[..., :1])], -1).unsqueeze(-1)).squeeze(-1)
+
+    def rollout(self, z0: Tensor, actions: Tensor) -> Tensor:
+        path = [z0]
+        for t in range(actions.shape[-2]):
+            path.append(path[-1] + self.scale * self.change(path[-1], actions[..., t, :]))
+        return torch.stack(path, dim=-2)
 
 
 class Windows:
@@ -88,26 +124,36 @@ class Windows:
         return (torch.stack(x) - self.mean) / self.std, scaled.float()
 
 
-def train(data: Windows, steps: int) -> BilinearWorldModel:
+def train(data: Windows, steps: int, kind: str) -> BilinearWorldModel:
     torch.manual_seed(0)
     config = BilinearConfig(
         data.kind.name, 64, SKIP, tuple(data.action_mean.tolist()), tuple(data.action_std.tolist()),
         **recipes.MOTION,
     )  # fmt: skip
     model = BilinearWorldModel(config)
-    model.encoder = StateEncoder(len(data.mean), config.latent_size)  # type: ignore[assignment]
+    rng = np.random.default_rng(0)
+    if kind == "latent":
+        model.encoder = StateEncoder(len(data.mean), config.latent_size)  # type: ignore[assignment]
+    else:
+        x, _ = data.sample(4096, rng)
+        scale = x.diff(dim=1).flatten(0, 1).std(0)
+        moves = StateDynamics(kind, scale, config.block_size, config.action_size)
+        model.encoder, model.dynamics = nn.Identity(), moves  # type: ignore[assignment]
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, steps, pct_start=0.05)
-    rng = np.random.default_rng(0)
     for _ in (bar := trange(steps, desc="train", unit="step")):
         x, a = data.sample(256, rng)
-        loss = model.latent_loss(model.encoder(x), a)
+        if isinstance(model.dynamics, StateDynamics):
+            moved = x.diff(dim=1) / model.dynamics.scale
+            loss = (model.dynamics.change(x[:, :-1], a) - moved).square().mean()
+        else:
+            loss = model.latent_loss(model.encoder(x), a).total
         optimizer.zero_grad()
-        loss.total.backward()
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        bar.set_postfix(loss.numbers(), refresh=False)
+        bar.set_postfix(loss=float(loss.detach()), refresh=False)
     for layer in model.encoder.modules():
         if isinstance(layer, nn.BatchNorm1d):
             layer.reset_running_stats()
@@ -140,13 +186,18 @@ def changes(model: BilinearWorldModel, data: Windows, held_out: Windows) -> None
 
 
 @torch.no_grad()
-def success(model: BilinearWorldModel, data: Windows, path: Path, horizon: int, tasks: int) -> None:
-    """Whole plans, twice 25 steps, as in `bwm evaluate`."""
+def success(
+    model: BilinearWorldModel, data: Windows, tasks: list[GoalTask], horizon: int, candidates: int
+) -> None:
+    """Whole plans, 50 steps, as in `bwm evaluate`."""
     env = make_task(data.kind.name, image_size=8)
     low, high = model.action_bounds(env.action_space.low, env.action_space.high)  # type: ignore[attr-defined]
-    planner = GaussNewtonPlanner(model.dynamics, GaussNewtonConfig(effort=1e-5, damping=1e-6))
+    config = GaussNewtonConfig(
+        effort=1e-5, damping=1e-6, candidates=candidates, starts=min(4, 1 + candidates)
+    )
+    planner = GaussNewtonPlanner(model.dynamics, config)
     outcomes = []
-    for task in goals_from_data(path, data.kind.name, 25, tasks, seed=0):
+    for task in tasks:
         env.set_state(task.start)
         env.set_goal(task.goal)
         z_goal = model.encoder(data.features(task.goal[None]))[0]
@@ -161,13 +212,16 @@ def success(model: BilinearWorldModel, data: Windows, path: Path, horizon: int, 
                 if solved:
                     break
         outcomes.append(solved)
-    print(f"H = {horizon}: success {rate(outcomes)} of {tasks}")
+    print(f"H = {horizon}: success {rate(outcomes)} of {len(tasks)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--dynamics", choices=["latent", "network", "affine"], default="latent")
+    parser.add_argument("--candidates", type=int, default=0)
+    parser.add_argument("--goals", type=Path, help="tasks from this file (default: the data)")
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--horizons", type=int, nargs="*", default=[1, 2, 5])
     options = parser.parse_args()
@@ -175,10 +229,12 @@ def main() -> None:
     data, held_out = Windows(options.data, False), Windows(options.data, True)
     held_out.mean, held_out.std = data.mean, data.std
     held_out.action_mean, held_out.action_std = data.action_mean, data.action_std
-    model = train(data, options.steps)
+    model = train(data, options.steps, options.dynamics)
     changes(model, data, held_out)
+    goals = options.goals or options.data
+    tasks = goals_from_data(goals, data.kind.name, 25, options.tasks, seed=0)
     for horizon in options.horizons:
-        success(model, data, options.data, horizon, options.tasks)
+        success(model, data, tasks, horizon, options.candidates)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from bilinear_wm.collect import (
     CollectConfig,
     CollectionInterrupted,
     collect,
+    disturbed,
     episode_seed,
     record_episode,
 )
@@ -95,11 +96,35 @@ def test_resume_refuses_other_settings(tworoom_file: Path) -> None:
         (replace(config, seed=1), "expected seed 1, found 0"),
         (replace(config, image_size=64), "expected image_size 64, found 32"),
         (replace(config, render_quality="faithful"), "expected render_quality faithful"),
+        (replace(config, disturbance=0.5), "expected disturbance 0.5, found 0.0"),
         (replace(config, episodes=10), "expected at most 10 episodes, found 20"),
     ]:
         with pytest.raises(InputError, match=message):
             collect(wrong, progress=False)
     assert tworoom_file.read_bytes() == before
+
+
+def test_files_from_before_disturbances_are_continued(tmp_path: Path) -> None:
+    config = CollectConfig("tworoom", tmp_path / "old.h5", 2, image_size=16, workers=1)
+    with h5py.File(quiet(config), "a") as file:
+        del file.attrs["disturbance"]
+    quiet(replace(config, episodes=3, resume=True))
+    assert EpisodeFile(config.out).num_episodes == 3
+
+
+def test_a_disturbed_hand_is_held_for_a_while_and_stays_in_the_box() -> None:
+    env = make_task("pusht", image_size=8)
+    still = disturbed(lambda: np.zeros(2, np.float32), env, 0.6, np.random.default_rng(0))
+    actions = np.stack([still() for _ in range(3000)])
+    assert actions.dtype == np.float32
+    assert np.abs(actions).max() == 1
+    changes = np.flatnonzero((np.diff(actions, axis=0) != 0).any(axis=1))
+    assert np.diff(changes).min() >= 3
+    assert 0.3 < (actions == 0).all(axis=1).mean() < 0.5
+    seed = episode_seed(0, 0)
+    once, again = (record_episode(env, seed, 1000, disturbance=0.25).actions for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+    assert np.abs(once - record_episode(env, seed, 1000).actions[: len(once)]).max() > 0.1
 
 
 def test_interrupt_inside_a_write_leaves_a_valid_file(
@@ -209,6 +234,8 @@ def test_a_dying_worker_keeps_what_is_finished(
         ({"frame_stride": 0}, "--frame-stride: expected at least 1"),
         ({"workers": -1}, "--workers: expected at least 1"),
         ({"seed": -1}, "--seed: expected"),
+        ({"disturbance": -0.1}, "--disturbance: expected a number >= 0"),
+        ({"disturbance": float("nan")}, "--disturbance: expected a number >= 0"),
         ({"image_size": 3}, "image_size: expected"),
         ({"out": Path("/no/such/folder/a.h5")}, "expected an existing folder"),
         ({"out": Path("/proc/a.h5")}, "could not be written"),

@@ -88,11 +88,15 @@ def test_a_new_task_is_a_gymnasium_environment(capsys: pytest.CaptureFixture[str
     check_env(module.Cart(image_size=32), skip_render_check=True)
 
 
+@pytest.mark.parametrize("kind", ["latent", "network", "affine"])
 def test_the_true_state_can_stand_in_for_the_picture(
-    tworoom_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    tworoom_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = load("true_state")
-    options = ["--steps", "3", "--tasks", "2", "--horizons", "2"]
+    options = ["--steps", "3", "--tasks", "2", "--horizons", "2", "--dynamics", kind]
     monkeypatch.setattr("sys.argv", ["true_state.py", str(tworoom_file), *options])
     module.main()
     printed = capsys.readouterr().out

@@ -38,6 +38,7 @@ def collect(
     workers: int = os.cpu_count() or 1,
     seed: int = 0,
     render_quality: RenderQuality = "fast",
+    disturbance: float = 0.0,
     resume: bool = False,
     json: bool = False,
 ) -> None:
@@ -52,6 +53,8 @@ def collect(
         workers: Processes that simulate.
         seed: Episode i depends on (seed, i) alone.
         render_quality: `fast` pictures, or the benchmark's `faithful` ones.
+        disturbance: Standard deviation of random actions that are added to the behaviour's now and
+            then, for a few steps, so that a model sees more than its habits (PushT: 0.25).
         resume: Continue a file that an interrupted run left.
         json: End with one line of JSON.
     """
@@ -59,7 +62,16 @@ def collect(
 
     result = run(
         CollectConfig(
-            task, out, episodes, image_size, frame_stride, workers, seed, render_quality, resume
+            task,
+            out,
+            episodes,
+            image_size,
+            frame_stride,
+            workers,
+            seed,
+            render_quality,
+            disturbance,
+            resume,
         )
     )
     rate = result.env_steps / result.seconds

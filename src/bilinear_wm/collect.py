@@ -31,10 +31,12 @@ from tqdm import tqdm
 from bilinear_wm.episodes import Episode, EpisodeFile, EpisodeWriter, Provenance
 from bilinear_wm.errors import InputError
 from bilinear_wm.tasks import make_task
-from bilinear_wm.tasks.base import RenderQuality, Task
+from bilinear_wm.tasks.base import Action, Policy, RenderQuality, Task
 
 TRAINING_STREAM, EVALUATION_STREAM = 0, 1
 """Seeds of recorded data and of freshly simulated evaluation episodes never meet."""
+DISTURBED_STEPS, DISTURBED_SHARE = (3, 11), 0.6
+"""How long a disturbance lasts, and how many of them are not zero."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class CollectConfig:
         workers: Processes that simulate.
         seed: Episode i depends on (seed, i) alone.
         render_quality: `fast` pictures, or the benchmark's `faithful` ones.
+        disturbance: Standard deviation of what is added to the behaviour's actions now and then,
+            see `disturbed`.
         resume: Continue a file that an interrupted run left.
     """
 
@@ -61,12 +65,18 @@ class CollectConfig:
     workers: int = os.cpu_count() or 1
     seed: int = 0
     render_quality: RenderQuality = "fast"
+    disturbance: float = 0.0
     resume: bool = False
 
     @property
     def provenance(self) -> Provenance:
         return Provenance(
-            self.task, self.image_size, self.frame_stride, self.render_quality, self.seed
+            self.task,
+            self.image_size,
+            self.frame_stride,
+            self.render_quality,
+            self.seed,
+            self.disturbance,
         )
 
 
@@ -168,19 +178,47 @@ def episode_seed(seed: int, index: int, stream: int = TRAINING_STREAM) -> int:
     return int(sequence.generate_state(1, np.uint64)[0])
 
 
-def record_episode(env: Task, seed: int, frame_stride: int = 1) -> Episode:
+def record_episode(
+    env: Task, seed: int, frame_stride: int = 1, disturbance: float = 0.0
+) -> Episode:
     """Let the behaviour policy act for one episode; keep every n-th picture."""
-    return _run_episode(env, seed, frame_stride)
+    return _run_episode(env, seed, frame_stride, disturbance)
 
 
-def simulate_episode(env: Task, seed: int) -> Episode:
+def simulate_episode(env: Task, seed: int, disturbance: float = 0.0) -> Episode:
     """The same episode without a single picture."""
-    return _run_episode(env, seed, None)
+    return _run_episode(env, seed, None, disturbance)
 
 
-def _run_episode(env: Task, seed: int, frame_stride: int | None) -> Episode:
+def disturbed(act: Policy, env: Task, std: float, rng: np.random.Generator) -> Policy:
+    """A behaviour whose hand is pushed: a random action is added, for a few steps at a time.
+
+    A behaviour that always answers a state in the same way does not show what other actions would
+    have done there; a model then knows its habits, and planners leave them. docs/experiments.md
+    has what that costs in PushT.
+    """
+    low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
+    offset, left = np.zeros_like(low), 0
+
+    def pushed() -> Action:
+        nonlocal offset, left
+        if left == 0:
+            left = int(rng.integers(*DISTURBED_STEPS))
+            offset = (rng.random() < DISTURBED_SHARE) * rng.normal(0, std, low.shape)
+        left -= 1
+        return np.clip(act() + offset, low, high).astype(low.dtype)
+
+    return pushed
+
+
+def _run_episode(
+    env: Task, seed: int, frame_stride: int | None, disturbance: float = 0.0
+) -> Episode:
     env.begin(seed=seed)
     act = env.behaviour()
+    if disturbance > 0:
+        rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(1,)))
+        act = disturbed(act, env, disturbance, rng)
     if not env.behaviour_ends_at_goal:
         env.clear_goal()
     states, actions = [env.state], []
@@ -206,6 +244,8 @@ def _check(config: CollectConfig) -> None:
             raise InputError(f"--{name.replace('_', '-')}: expected at least 1, found {value}")
     if config.seed < 0:
         raise InputError(f"--seed: expected a whole number >= 0, found {config.seed}")
+    if not (np.isfinite(config.disturbance) and config.disturbance >= 0):
+        raise InputError(f"--disturbance: expected a number >= 0, found {config.disturbance}")
     folder = config.out.resolve().parent
     if not folder.is_dir():
         raise InputError(f"--out {config.out}: expected an existing folder, found no {folder}")
@@ -225,7 +265,7 @@ def _open(config: CollectConfig, partial: Path) -> EpisodeWriter:
         return EpisodeWriter(partial, config.provenance)
     found = EpisodeFile(config.out)
     for name, expected in asdict(config.provenance).items():
-        value = found.attributes.get(name)
+        value = found.attributes.get(name, 0.0 if name == "disturbance" else None)
         if value != expected:
             raise InputError(
                 f"--resume {config.out}: expected {name} {expected}, found {value}; "
@@ -312,4 +352,5 @@ def _start_worker(config: CollectConfig, ignore_interrupts: bool = True) -> None
 def _record(index: int) -> Episode:
     assert _worker is not None
     env, config = _worker
-    return record_episode(env, episode_seed(config.seed, index), config.frame_stride)
+    seed = episode_seed(config.seed, index)
+    return record_episode(env, seed, config.frame_stride, config.disturbance)

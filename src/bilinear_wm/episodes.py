@@ -59,6 +59,7 @@ class Provenance:
     frame_stride: int
     render_quality: str
     seed: int
+    disturbance: float = 0.0
 
 
 def num_frames(rows: NDArray[np.int64] | int, stride: int) -> Any:
