@@ -35,7 +35,7 @@ from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProb
 from bilinear_wm.results import rate
 from bilinear_wm.tasks import make_task, task_class
 
-FRAMES, SKIP, HIDDEN = 4, 5, 256
+FRAMES, HIDDEN = 4, 256
 RIDGE = 1e-4
 
 
@@ -88,7 +88,8 @@ class StateDynamics(nn.Module):
 class Windows:
     """Physical variables, scaled to unit variance, and blocks of z-scored actions."""
 
-    def __init__(self, path: Path, held_out: bool) -> None:
+    def __init__(self, path: Path, held_out: bool, skip: int) -> None:
+        self.skip = skip
         file = EpisodeFile(path)
         self.kind = task_class(str(file.task))
         episodes = split_episodes(file.num_episodes, 0.1, 0)[held_out]
@@ -109,14 +110,14 @@ class Windows:
         return (self._physical(states) - self.mean) / self.std
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        span = SKIP * (FRAMES - 1)
+        span = self.skip * (FRAMES - 1)
         x, a = [], []
         while len(x) < count:
             e = rng.integers(len(self.variables))
             if len(self.variables[e]) <= span:
                 continue
             t = rng.integers(len(self.variables[e]) - span)
-            x.append(self.variables[e][t : t + span + 1 : SKIP])
+            x.append(self.variables[e][t : t + span + 1 : self.skip])
             a.append(self.actions[e][t : t + span].reshape(FRAMES - 1, -1))
         actions = torch.stack(a)
         repeats = actions.shape[-1] // len(self.action_mean)
@@ -127,8 +128,8 @@ class Windows:
 def train(data: Windows, steps: int, kind: str) -> BilinearWorldModel:
     torch.manual_seed(0)
     config = BilinearConfig(
-        data.kind.name, 64, SKIP, tuple(data.action_mean.tolist()), tuple(data.action_std.tolist()),
-        **recipes.MOTION,
+        data.kind.name, 64, data.skip, tuple(data.action_mean.tolist()),
+        tuple(data.action_std.tolist()), **recipes.MOTION,
     )  # fmt: skip
     model = BilinearWorldModel(config)
     rng = np.random.default_rng(0)
@@ -204,7 +205,7 @@ def success(
         left, solved = 50, env.solved
         while left > 0 and not solved:
             z = model.encoder(data.features(env.state[None]))[0]
-            blocks = min(horizon, math.ceil(left / SKIP))
+            blocks = min(horizon, math.ceil(left / data.skip))
             plan = planner.plan(PlanProblem(z, z_goal, blocks, low, high))
             for action in model.to_env_actions(plan.actions)[:left].numpy():
                 solved = env.advance(action)
@@ -220,13 +221,14 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--dynamics", choices=["latent", "network", "affine"], default="latent")
+    parser.add_argument("--skip", type=int, default=5, help="environment steps in a block")
     parser.add_argument("--candidates", type=int, default=0)
     parser.add_argument("--goals", type=Path, help="tasks from this file (default: the data)")
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--horizons", type=int, nargs="*", default=[1, 2, 5])
     options = parser.parse_args()
     torch.set_flush_denormal(True)
-    data, held_out = Windows(options.data, False), Windows(options.data, True)
+    data, held_out = (Windows(options.data, held_out, options.skip) for held_out in (False, True))
     held_out.mean, held_out.std = data.mean, data.std
     held_out.action_mean, held_out.action_std = data.action_mean, data.action_std
     model = train(data, options.steps, options.dynamics)
