@@ -53,8 +53,7 @@ def collect(
         workers: Processes that simulate.
         seed: Episode i depends on (seed, i) alone.
         render_quality: `fast` pictures, or the benchmark's `faithful` ones.
-        disturbance: Standard deviation of random actions that are added to the behaviour's now and
-            then, for a few steps, so that a model sees more than its habits (PushT: 0.25).
+        disturbance: Add random actions of this standard deviation for a few steps now and then.
         resume: Continue a file that an interrupted run left.
         json: End with one line of JSON.
     """

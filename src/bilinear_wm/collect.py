@@ -185,9 +185,9 @@ def record_episode(
     return _run_episode(env, seed, frame_stride, disturbance)
 
 
-def simulate_episode(env: Task, seed: int, disturbance: float = 0.0) -> Episode:
-    """The same episode without a single picture."""
-    return _run_episode(env, seed, None, disturbance)
+def simulate_episode(env: Task, seed: int) -> Episode:
+    """The same episode without a single picture, undisturbed."""
+    return _run_episode(env, seed, None, 0.0)
 
 
 def disturbed(act: Policy, env: Task, std: float, rng: np.random.Generator) -> Policy:
@@ -211,9 +211,7 @@ def disturbed(act: Policy, env: Task, std: float, rng: np.random.Generator) -> P
     return pushed
 
 
-def _run_episode(
-    env: Task, seed: int, frame_stride: int | None, disturbance: float = 0.0
-) -> Episode:
+def _run_episode(env: Task, seed: int, frame_stride: int | None, disturbance: float) -> Episode:
     env.begin(seed=seed)
     act = env.behaviour()
     if disturbance > 0:
