@@ -51,8 +51,8 @@ def main() -> None:
     first: dict[str, float] = {}
     print(f"{'task':<10}{'model':<10}{'H':>3}" + "".join(f"{p:>24}" for p in PLANNERS))
     for checkpoint in options.checkpoints:
-        config, kind = load_model(checkpoint).config, load_model(checkpoint).kind
-        task = config.task
+        model = load_model(checkpoint)
+        task, kind = model.config.task, model.kind
         cells = {
             planner: milliseconds(checkpoint, task, planner, options.plans) for planner in PLANNERS
         }

@@ -263,7 +263,7 @@ def _open(config: CollectConfig, partial: Path) -> EpisodeWriter:
         return EpisodeWriter(partial, config.provenance)
     found = EpisodeFile(config.out)
     for name, expected in asdict(config.provenance).items():
-        value = found.attributes.get(name, 0.0 if name == "disturbance" else None)
+        value = found.attributes.get(name, getattr(Provenance, name, None))
         if value != expected:
             raise InputError(
                 f"--resume {config.out}: expected {name} {expected}, found {value}; "

@@ -136,6 +136,27 @@ def reachable(dynamics: BilinearDynamics, box: bool) -> PlanProblem:
     return PlanProblem(p.z0, goal, 5, p.action_low, p.action_high)
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_hundred_problems_at_once_are_planned_as_one_by_one(
+    compiled: bool, dtype: torch.dtype
+) -> None:
+    dynamics = bilinear(seed=4, dtype=dtype)
+    generator = torch.Generator().manual_seed(0)
+    z0 = torch.randn(100, D, generator=generator).to(dtype)
+    held = torch.randn(100, 5, ENV, generator=generator).repeat(1, 1, M // ENV).to(dtype)
+    goal = dynamics.rollout(z0, 0.7 * held)[:, -1].detach()
+    box = torch.full((M,), 2.0)
+    planner = GaussNewtonPlanner(dynamics, GaussNewtonConfig(compiled=compiled))
+    together = planner.plan(PlanProblem(z0, goal, 5, -box, box))
+    alone = [planner.plan(PlanProblem(*pair, 5, -box, box)) for pair in zip(z0, goal, strict=True)]
+    cost = torch.stack([plan.cost for plan in alone])
+    torch.testing.assert_close(cost, together.cost, rtol=1e-5, atol=0)
+    if dtype == torch.float64:  # single precision leaves flat directions open
+        actions = torch.stack([plan.actions for plan in alone])
+        torch.testing.assert_close(actions, together.actions, rtol=0, atol=1e-5)
+
+
 def test_a_path_is_followed() -> None:
     p = problem(horizon=5)
     dynamics = bilinear()

@@ -112,7 +112,8 @@ class GaussNewtonPlanner(Planner):
                 "sensitivities: expected 'finite-difference' for a dynamics without tangents "
                 f"({type(dynamics).__name__}), found 'analytic'"
             )
-        self._bilinear = type(dynamics) is BilinearDynamics  # exactly: nothing added
+        # Exactly bilinear, nothing added: the search then knows what it may do.
+        self._bilinear = dynamics if type(dynamics) is BilinearDynamics else None
         self._differentiate = (
             finite_difference
             if config.sensitivities == "finite-difference" or not has_tangents
@@ -152,7 +153,7 @@ class GaussNewtonPlanner(Planner):
                 for row, start in zip(rows, actions, strict=True)
             ]
             return each[0] if single else _together(each)
-        if not self._bilinear:  # a dynamics of the user's may differentiate inside
+        if self._bilinear is None:  # a dynamics of the user's may differentiate inside
             return self._descend_in_torch(search, actions)
         with torch.inference_mode():  # a fifth faster than without gradients
             found = self._descend_in_torch(search, actions)
@@ -208,8 +209,8 @@ class GaussNewtonPlanner(Planner):
     def _known(self, search: Search) -> dict[str, Any]:
         """What all plans of a single problem share: the first step's dependence on the action."""
         single = len(search.z0) == 1 and self._differentiate is analytic
-        if single and isinstance(self.dynamics, BilinearDynamics) and self._bilinear:
-            return {"first": self.dynamics.affine(search.z0[0])}
+        if single and self._bilinear is not None:
+            return {"first": self._bilinear.affine(search.z0[0])}
         return {}
 
     def _iterate(
