@@ -66,7 +66,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "4 steps from nothing" in printed
         assert all(file.exists() for file in files)
     assert numbers["tworoom, pretrained, gauss-newton"]["episodes"] == 3
-    films = [file for file in files if file.suffix == ".mp4"]
+    films = sorted((config.out / "tworoom-videos").glob("*.mp4"))
     assert len(films) == 3
     frames, _ = imageio_ffmpeg.count_frames_and_secs(films[0])
     assert frames >= 1

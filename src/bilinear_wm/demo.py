@@ -91,7 +91,7 @@ def _plan(task: str, folder: Path, config: DemoConfig, made: _Made, progress: bo
         result = evaluate(run, progress)
         made.files.append(out)
         if first:
-            made.files += sorted(film.glob("*.mp4"))
+            made.files.append(film)
         _add_row(f"{task}, pretrained, {planner}", result, made)
 
 
