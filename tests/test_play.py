@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 from bilinear_wm import recipes
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
-from bilinear_wm.play.server import MAX_SESSIONS, Play
+from bilinear_wm.play.server import FRAMES_WAITING, MAX_SESSIONS, SERVER, Play, Waiting, enqueue
 from bilinear_wm.play.session import Backstage
 from bilinear_wm.play.stages import STAGES, make_stage
 from bilinear_wm.tasks import make_task
@@ -92,13 +94,14 @@ def backstage() -> Backstage:
 def play(backstage: Backstage) -> Iterator[tuple[Play, int]]:
     """A running server and its port."""
     made = Play(backstage)
-    server = uvicorn.Server(uvicorn.Config(made.app, port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(made.app, port=0, **SERVER))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_for(lambda: server.started)
     yield made, server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     thread.join(10)
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("bwm-tick", "bwm-plan")])
 
 
 def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
@@ -106,6 +109,15 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
     while not what():
         assert time.perf_counter() < ends, "it did not happen"
         time.sleep(0.02)
+
+
+def keep_at(do: Callable[[], object], until: Callable[[], object], patience_s: float = 5.0) -> None:
+    """As a person does who sees no effect: a busy machine may act late, or on what has passed."""
+    for _ in range(10):
+        do()
+        with contextlib.suppress(AssertionError):
+            return wait_for(until, patience_s)
+    raise AssertionError("it did not happen, however often it was tried")
 
 
 def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
@@ -144,6 +156,15 @@ def test_messages_of_a_session(play: tuple[Play, int]) -> None:
         assert next(m for m in stream if m.get("source") == "plan")["path"]
 
 
+def test_a_slow_page_misses_frames_and_nothing_else() -> None:
+    waiting: Waiting = asyncio.Queue()
+    for tick in range(50):
+        enqueue(waiting, {"tick": tick}, b"")
+    enqueue(waiting, {"goal": [0.5, 0.5]}, b"")
+    left = [waiting.get_nowait()[0] for _ in range(waiting.qsize())]
+    assert left == [*({"tick": tick} for tick in range(FRAMES_WAITING)), {"goal": [0.5, 0.5]}]
+
+
 def test_strangers_are_refused(play: tuple[Play, int]) -> None:
     _, port = play
     address = f"ws://127.0.0.1:{port}/session"
@@ -168,7 +189,6 @@ def test_there_are_only_so_many_sessions_and_they_end(play: tuple[Play, int]) ->
             with pytest.raises(ConnectionClosed):
                 one_more.recv(timeout=10)
     wait_for(lambda: not made.sessions)
-    wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("bwm-tick", "bwm-plan")])
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install chromium")
@@ -178,23 +198,16 @@ def test_the_page_in_a_browser(play: tuple[Play, int]) -> None:
         browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         first, second = (_open(browser.new_page(), port) for _ in range(2))
         assert len(made.sessions) == 2  # two pages, two worlds
-        for page in (first, second):  # to another place of the same room
-            wait_for(lambda page=page: _now(page, "path"))  # type: ignore[misc]
-            x, y = _now(page, "path")[0]
-            across, down = 0.12 if x < 0.25 or 0.5 < x < 0.75 else -0.12, 0.1 if y < 0.5 else -0.1
-            _drag_goal(page, (x, y), (x + across, y + down))
-        wait_for(lambda: _now(first, "solved"))
-        wait_for(lambda: _now(second, "solved"))
+        for page in (first, second):
+            keep_at(partial(_drag_goal_beside, page), until=partial(_now, page, "solved"))
 
         first.click("button[data-planner=icem]")
         wait_for(lambda: _now(first, "planner") == "icem" and _now(first, "plan_ms") > 50)
         assert _now(second, "planner") == "gauss-newton"
-        assert _now(second, "plan_ms") < _now(first, "plan_ms")
+        wait_for(lambda: _now(second, "plan_ms") < _now(first, "plan_ms"))
 
         wait_for(lambda: not _now(second, "alarm"))
-        second.click("#push")
-        wait_for(lambda: _now(second, "alarm"), 5)
-        assert "on" in second.locator("#light").get_attribute("class").split()
+        keep_at(lambda: second.click("#push"), until=second.locator("#light.on").count)
 
         assert first.errors == [] == second.errors  # type: ignore[attr-defined]
         second.close()
@@ -214,6 +227,14 @@ def _open(page: Page, port: int) -> Page:
 
 def _now(page: Page, name: str) -> Any:
     return page.evaluate(f"view.last.{name}")
+
+
+def _drag_goal_beside(page: Page) -> None:
+    """To another place of the room that the dot was last seen in."""
+    wait_for(lambda: _now(page, "path"))
+    x, y = _now(page, "path")[0]
+    across, down = 0.12 if x < 0.25 or 0.5 < x < 0.75 else -0.12, 0.1 if y < 0.5 else -0.1
+    _drag_goal(page, (x, y), (x + across, y + down))
 
 
 def _drag_goal(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -211,16 +212,16 @@ def test_a_deadline_is_kept_with_the_best_so_far(planner: Planner) -> None:
 @pytest.mark.parametrize("kind", PLANNERS)
 def test_eight_threads_share_a_model(kind: str) -> None:
     planner = PLANNERS[kind](bilinear())
-    plans_a_thread = 200 if kind == "gauss-newton" else 6
+    planner = type(planner)(planner.dynamics, replace(planner.config, iterations=2))
     problems = [
-        PlanProblem(z0, goal, 3, problem().action_low, problem().action_high)
+        PlanProblem(z0, goal, 2, problem().action_low, problem().action_high)
         for z0, goal in zip(*(problem(batch=8).z0, problem(batch=8).z_goal), strict=True)
     ]
     serial = [planner.plan(p).actions for p in problems]
     wrong: list[int] = []
 
     def work(i: int) -> None:
-        for _ in range(plans_a_thread):
+        for _ in range(200):
             if not torch.allclose(planner.plan(problems[i]).actions, serial[i], atol=1e-5):
                 wrong.append(i)
 

@@ -26,12 +26,16 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "localhost")
 MAX_SESSIONS = 4
+FRAMES_WAITING = 2
 REFUSED, BUSY = 1008, 1013  # WebSocket close codes
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; connect-src 'self'",
     "Cache-Control": "no-store",
 }
+SERVER: dict[str, Any] = {"log_level": "warning", "ws_per_message_deflate": False}
+"""Frames go as they are: compressing them would take longer than copying them."""
+Waiting = asyncio.Queue[tuple[dict[str, Any], bytes | None]]
 
 
 class Play:
@@ -65,15 +69,11 @@ class Play:
             await socket.close(BUSY)
             return
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Queue[tuple[dict[str, Any], bytes | None]] = asyncio.Queue(maxsize=40)
-
-        def enqueue(message: dict[str, Any], picture: bytes | None) -> None:
-            if not waiting.full():  # a page that does not keep up misses frames
-                waiting.put_nowait((message, picture))
+        waiting: Waiting = asyncio.Queue()
 
         def send(message: dict[str, Any], picture: NDArray[np.uint8] | None) -> None:
             data = None if picture is None else picture.tobytes()
-            loop.call_soon_threadsafe(enqueue, message, data)
+            loop.call_soon_threadsafe(enqueue, waiting, message, data)
 
         self._begun += 1
         session = await asyncio.to_thread(
@@ -92,9 +92,13 @@ class Play:
             self.sessions.discard(session)
 
 
-async def _push_frames(
-    socket: WebSocket, waiting: asyncio.Queue[tuple[dict[str, Any], bytes | None]]
-) -> None:
+def enqueue(waiting: Waiting, message: dict[str, Any], picture: bytes | None) -> None:
+    """A page that does not keep up misses frames, and nothing else."""
+    if "tick" not in message or waiting.qsize() < FRAMES_WAITING:
+        waiting.put_nowait((message, picture))
+
+
+async def _push_frames(socket: WebSocket, waiting: Waiting) -> None:
     while True:
         message, picture = await waiting.get()
         await socket.send_json(message | {"picture": picture is not None})
@@ -125,4 +129,4 @@ def serve(
 ) -> None:
     """Serve until interrupted."""
     play = Play(backstage, host, control_hz)
-    uvicorn.run(play.app, host=host, port=port, log_level="warning")
+    uvicorn.run(play.app, host=host, port=port, **SERVER)
