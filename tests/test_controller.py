@@ -239,24 +239,42 @@ def test_threads_survive_hanging_and_raising() -> None:
     assert not made.running
 
 
-def test_plans_that_continue_another_look_ahead_shorter() -> None:
+def horizons_of_plans(
+    pictures: list[tuple[np.ndarray, np.ndarray]], horizons: tuple[int, int], shrink: bool = True
+) -> list[int]:
+    """How far ahead the plans look that are made tick after tick, seeing one and wanting one."""
     model = small_model("bilinear", action_mean=(0.0, 0.0), action_std=(0.5, 0.5)).eval()
-    horizons: list[int] = []
+    noted: list[int] = []
 
     class Noting(GaussNewtonPlanner):
         def plan(self, problem: PlanProblem, **options: Any) -> Plan:
-            horizons.append(problem.horizon)
+            noted.append(problem.horizon)
             return super().plan(problem, **options)
 
-    make = PlanMaker(model, Noting(model.dynamics), 3, (-LIMIT, LIMIT), 1.0)
-    for tick in range(20):
-        make(Job(PICTURE, PICTURE, tick, tick, tick))
-    assert horizons == [3] * 5 + [2] * 5 + [1] * 5 + [3] * 5
-    steady = PlanMaker(model, Noting(model.dynamics), 3, (-LIMIT, LIMIT), 1.0, shrink=False)
-    horizons.clear()
-    for tick in range(20):
-        steady(Job(PICTURE, PICTURE, tick, tick, tick))
-    assert set(horizons) == {3}
+    make = PlanMaker(model, Noting(model.dynamics), horizons, (-LIMIT, LIMIT), 1.0, shrink)
+    for tick, (seen, wanted) in enumerate(pictures):
+        make(Job(seen, wanted, tick, tick, tick))
+    return noted
+
+
+def test_plans_that_continue_another_look_ahead_shorter() -> None:
+    still = [(PICTURE, PICTURE + 255)] * 20
+    assert horizons_of_plans(still, (3, 3)) == [3] * 5 + [2] * 5 + [1] * 5 + [3] * 5
+    assert horizons_of_plans(still, (3, 3), shrink=False) == [3] * 20
+
+
+def test_plans_that_do_not_arrive_get_more_time() -> None:
+    goal, other = PICTURE + 255, PICTURE + 100
+    still = [(PICTURE, goal)] * 40
+    assert horizons_of_plans(still, (1, 3))[::5] == [1, 2, 1, 3, 2, 1, 3, 2]
+    arrived = [(PICTURE, goal)] * 5 + [(goal, goal)] * 5
+    assert horizons_of_plans(arrived, (1, 3))[::5] == [1, 1]
+    wished = [(PICTURE, goal)] * 15 + [(PICTURE, other)] * 10
+    assert horizons_of_plans(wished, (1, 3))[::5] == [1, 2, 1, 1, 2]
+    amid = [(PICTURE, goal)] * 10 + [(PICTURE, other)] * 5  # does not wait for the long plan's end
+    assert horizons_of_plans(amid, (1, 3))[::5] == [1, 2, 1]
+    with pytest.raises(InputError, match="the second no smaller, found 5, 3"):
+        controller(max_horizon=3)
 
 
 def test_it_starts_and_stops_again_and_again() -> None:

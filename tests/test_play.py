@@ -86,8 +86,7 @@ def test_cube_has_no_stage(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture(scope="module")
 def backstage() -> Backstage:
-    options, horizon = recipes.playing("tworoom")
-    return Backstage("tworoom", PRETRAINED / "tworoom", options, horizon)
+    return Backstage("tworoom", PRETRAINED / "tworoom", *recipes.playing("tworoom"))
 
 
 @pytest.fixture
@@ -235,6 +234,8 @@ def _drag_goal_beside(page: Page) -> None:
     x, y = _now(page, "path")[0]
     across, down = 0.12 if x < 0.25 or 0.5 < x < 0.75 else -0.12, 0.1 if y < 0.5 else -0.1
     _drag_goal(page, (x, y), (x + across, y + down))
+    before = _now(page, "tick")
+    wait_for(lambda: _now(page, "tick") > before)  # from now on `solved` is about this goal
 
 
 def _drag_goal(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:

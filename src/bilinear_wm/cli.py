@@ -63,14 +63,14 @@ def collect(
         CollectConfig(
             task,
             out,
-            episodes,
-            image_size,
-            frame_stride,
-            workers,
-            seed,
-            render_quality,
-            disturbance,
-            resume,
+            episodes=episodes,
+            image_size=image_size,
+            frame_stride=frame_stride,
+            workers=workers,
+            seed=seed,
+            render_quality=render_quality,
+            disturbance=disturbance,
+            resume=resume,
         )
     )
     rate = result.env_steps / result.seconds
@@ -383,7 +383,7 @@ def play(
         task,
         checkpoint or Path("pretrained") / task,
         options,
-        recommended if horizon is None else horizon,
+        recommended if horizon is None else (horizon, horizon),
     )
     print(f"open http://{host}:{port} in a browser; Ctrl-C ends it", flush=True)
     serve(backstage, host, port, control_hz)

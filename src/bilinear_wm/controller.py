@@ -18,6 +18,7 @@ CPython gives no hard real time: see docs/realtime.md for what to expect.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ from bilinear_wm.planning.base import Plan, Planner, PlanProblem
 log = logging.getLogger(__name__)
 
 PERIODS_UNTIL_STALE = 5
+PROGRESS = 0.5
+"""What a plan must leave of the goal's distance at most, or the next one gets more time."""
 
 
 class RealTimeController:
@@ -50,6 +53,9 @@ class RealTimeController:
         shrink: Let the plans that continue another look ahead shorter by what has passed, until it
             is used up. A plan uses all its time to arrive: begun anew on every tick at full
             length it would creep, and never get there.
+        max_horizon: Give plans twice the time, up to this, when those before used theirs up without
+            halving the latent distance to the goal: past an obstacle the way may be long. A new
+            goal begins with `horizon` again. By default all get the same.
         action_low: Smallest action, a number or one an entry.
         action_high: Largest action.
         hold: What holding means; zeros by default.
@@ -68,6 +74,7 @@ class RealTimeController:
         act: Callable[[Action], Any] | None = None,
         horizon: int = 5,
         shrink: bool = True,
+        max_horizon: int | None = None,
         action_low: ArrayLike = -1.0,
         action_high: ArrayLike = 1.0,
         hold: ArrayLike | None = None,
@@ -78,6 +85,12 @@ class RealTimeController:
     ) -> None:
         if not control_hz > 0:
             raise InputError(f"control_hz: expected more than 0, found {control_hz}")
+        longest = horizon if max_horizon is None else max_horizon
+        if not 1 <= horizon <= longest:
+            raise InputError(
+                "horizon, max_horizon: expected at least 1, and the second no smaller, "
+                f"found {horizon}, {longest}"
+            )
         size = model.config.action_size
         low, high = (
             np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy()
@@ -88,7 +101,7 @@ class RealTimeController:
             max_age_s = PERIODS_UNTIL_STALE * self.period_s
         self.state = ControlState(low, high, hold, max_age_s, replan)
         self._plan = PlanMaker(
-            model, planner, horizon, (low, high), deadline_s or self.period_s, shrink
+            model, planner, (horizon, longest), (low, high), deadline_s or self.period_s, shrink
         )
         self._act, self._on_tick = act, on_tick
         self._stop = threading.Event()
@@ -199,18 +212,20 @@ class PlanMaker:
         self,
         model: WorldModel,
         planner: Planner,
-        horizon: int,
+        horizons: tuple[int, int],
         bounds: tuple[Action, Action],
         deadline_s: float,
         shrink: bool = True,
     ) -> None:
         self._model, self._planner = model, planner
-        self._horizon, self._shrink = horizon, shrink
+        self._horizons, self._shrink = horizons, shrink
         self._bounds = model.action_bounds(*bounds)
         self._deadline_s = deadline_s
         self._goal: tuple[NDArray[np.uint8], Tensor] | None = None
         self.last: Plan | None = None
-        self._begun = 0  # the tick at which the plans now continued began
+        # Of the plans now continued: the tick at which they began, how far ahead they looked and
+        # how far the goal was.
+        self._begun, self._ahead, self._distance = 0, horizons[0], math.inf
 
     def use(self, planner: Planner) -> None:
         self._planner = planner
@@ -221,10 +236,11 @@ class PlanMaker:
         if self._goal is None or self._goal[0] is not job.goal:
             both = self._model.encode(np.stack([job.picture, job.goal]))
             z, self._goal = both[0], (job.goal, both[1])
+            self._ahead, self._distance = min(self._ahead, self._horizons[0]), math.inf
         else:
             z = self._model.encode(job.picture)
         low, high = self._bounds
-        horizon, warm_start = self._continue(job.tick)
+        horizon, warm_start = self._continue(job.tick, float((z - self._goal[1]).norm()))
         problem = PlanProblem(z, self._goal[1], horizon, low, high)
         left = max(self._deadline_s - (time.perf_counter() - begun), 1e-4)
         plan = self._planner.plan(problem, warm_start=warm_start, deadline_s=left)
@@ -234,12 +250,15 @@ class PlanMaker:
         actions = self._model.to_env_actions(plan.actions).cpu().numpy()
         return actions, plan.status != "deadline"
 
-    def _continue(self, tick: int) -> tuple[int, Tensor | None]:
+    def _continue(self, tick: int, distance: float) -> tuple[int, Tensor | None]:
         """Blocks that the next plan looks ahead, and what to begin it from."""
-        horizon = self._horizon
+        left = self._ahead
         if self._shrink:
-            horizon -= (tick - self._begun) // self._model.config.frame_skip
-        if self.last is None or horizon < 1:
-            self._begun = tick
-            return self._horizon, None
-        return horizon, self.last.actions[-horizon:]
+            left -= (tick - self._begun) // self._model.config.frame_skip
+        if self.last is not None and left >= 1:
+            return left, self.last.actions[-left:]
+        shortest, longest = self._horizons
+        stuck = distance > PROGRESS * self._distance
+        self._ahead = min(2 * self._ahead, longest) if stuck else shortest
+        self._begun, self._distance = tick, distance
+        return self._ahead, None

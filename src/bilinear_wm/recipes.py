@@ -127,13 +127,14 @@ def evaluation(
     )
 
 
-PLAY_HORIZONS = {"tworoom": 8, "reacher": 1, "pusht": 2}
-"""TwoRoom's is long: the way through the door is found by plans that reach beyond it. Reacher's is
-short: a picture hides the velocity, and a plan begun anew every step assumes rest."""
+PLAY_HORIZONS = {"tworoom": (8, 16), "reacher": (1, 1), "pusht": (2, 2)}
+"""At first, and at most. TwoRoom's are long: the way through the door is found by plans that reach
+beyond it. Reacher's is short: a picture hides the velocity, and a plan begun anew every step
+assumes rest."""
 
 
-def playing(task: str) -> tuple[dict[str, dict[str, Any]], int]:
-    """Planner options by planner, and the horizon, for `bwm play`."""
+def playing(task: str) -> tuple[dict[str, dict[str, Any]], tuple[int, int]]:
+    """Planner options by planner, and the horizons, for `bwm play`."""
     effort = COMPACT_PLANS.get(task, {}).get("effort", 0.01)
     options = {"gauss-newton": COMPACT_PLANS.get(task, {}), "icem": {"effort": effort}}
-    return options, PLAY_HORIZONS.get(task, 5)
+    return options, PLAY_HORIZONS.get(task, (5, 5))

@@ -41,9 +41,13 @@ class Backstage:
     """What all pages share: the model, the planners, what a latent looks like, the monitor."""
 
     def __init__(
-        self, task: str, checkpoint: Path, options: dict[str, dict[str, Any]], horizon: int
+        self,
+        task: str,
+        checkpoint: Path,
+        options: dict[str, dict[str, Any]],
+        horizons: tuple[int, int],
     ) -> None:
-        self.task, self.horizon, self._checkpoint = task, horizon, checkpoint
+        self.task, self.horizons, self._checkpoint = task, horizons, checkpoint
         self.stage: Stage = make_stage(task)
         first, *others = PLANNERS_SHOWN
         loaded = load_planner(task, checkpoint, first, options.get(first, {}))
@@ -129,7 +133,8 @@ class Session:
             control_hz,
             act=self._act,
             on_tick=self._show,
-            horizon=backstage.horizon,
+            horizon=backstage.horizons[0],
+            max_horizon=backstage.horizons[1],
             deadline_s=math.inf,  # a slow planner is to be felt
         )
 
