@@ -82,6 +82,8 @@ def test_cube_has_no_stage(capsys: pytest.CaptureFixture[str]) -> None:
         make_stage("cube")
     assert main(["play", "--task", "tworoom", "--checkpoint", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
+    assert main(["play", "--horizon", "0"]) == 2
+    assert "--horizon: expected at least 1, found 0" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -378,6 +378,8 @@ def play(
         raise InputError(
             f"--port, --control-hz: expected 1 to 65535 and more than 0, found {port}, {control_hz}"
         )
+    if horizon is not None and horizon < 1:
+        raise InputError(f"--horizon: expected at least 1, found {horizon}")
     options, recommended = recipes.playing(task)
     backstage = Backstage(
         task,
