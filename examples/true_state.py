@@ -129,7 +129,7 @@ def train(data: Windows, steps: int, kind: str) -> BilinearWorldModel:
     torch.manual_seed(0)
     config = BilinearConfig(
         data.kind.name, 64, data.skip, tuple(data.action_mean.tolist()),
-        tuple(data.action_std.tolist()), **recipes.MOTION,
+        tuple(data.action_std.tolist()), **recipes.COMPACT_OBJECTIVE,
     )  # fmt: skip
     model = BilinearWorldModel(config)
     rng = np.random.default_rng(0)

@@ -13,7 +13,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from jaxtyping import install_import_hook
 
-MATHS = ("bilinear", "cholqr", "encoder", "lewm", "predictor", "residual", "smwm")
+MATHS = (
+    "bilinear", "cholqr", "drawing", "encoders.layers", "encoders.points", "encoders.vit", "lewm",
+    "predictor", "residual", "smwm",
+)  # fmt: skip
 install_import_hook([f"bilinear_wm.models.{name}" for name in MATHS], "beartype.beartype")
 
 import numpy as np

@@ -119,7 +119,7 @@ def rewrite(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped
         ("config.json", lambda c: c.update(extra=1), "unknown extra"),
         ("config.json", lambda c: c.pop("width"), "missing width"),
         ("config.json", lambda c: c.update(kind="os.system"), "kind: expected one of bilinear"),
-        ("config.json", lambda c: c.update(latent_size=25), "expected torch.float32"),
+        ("config.json", lambda c: c.update(projector_size=25), "expected torch.float32"),
         ("config.json", lambda c: c.update(patch_size=12), "patch_size: expected a divisor"),
         (
             "model.safetensors",
@@ -132,8 +132,9 @@ def rewrite(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped
             lambda t: t.update({"dynamics.A": t["dynamics.A"].half()}),
             "expected torch.float32",
         ),
-        ("manifest.json", lambda m: m.update(format_version=2), "update the package"),
-        ("manifest.json", lambda m: m.update(format_version="1"), "expected at most 1"),
+        ("manifest.json", lambda m: m.update(format_version=3), "update the package"),
+        ("manifest.json", lambda m: m.update(format_version="2"), "expected at most 2"),
+        ("manifest.json", lambda m: m.update(format_version=1), "train the model again"),
         ("manifest.json", lambda m: m["files"].pop("config.json"), "expected entries for"),
         (
             "manifest.json",
@@ -207,10 +208,10 @@ def test_golden_outputs(kind: str) -> None:
 
 def _write_golden() -> None:
     for kind in ("bilinear", "lewm", "smwm"):
-        options = {"latent_size": 8, "width": 16, "projector_hidden": 16}
+        options = {"num_points": 6, "projector_hidden": 16}
         if kind != "bilinear":
             options |= {"predictor_hidden": 16, "predictor_head_size": 4, "action_hidden": 16}
-        model = small_model(kind, seed=3, **options).eval()
+        model = small_model(kind, seed=3, encoder="points", **options).eval()
         with torch.no_grad():  # leave every gate open
             for parameter in model.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))

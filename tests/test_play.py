@@ -201,6 +201,7 @@ def test_the_page_in_a_browser(play: tuple[Play, int]) -> None:
         assert len(made.sessions) == 2  # two pages, two worlds
         for page in (first, second):
             keep_at(partial(_drag_goal_beside, page), until=partial(_now, page, "solved"))
+            assert page.locator("#imagined").is_visible()  # the plan, drawn by the model
 
         first.click("button[data-planner=icem]")
         wait_for(lambda: _now(first, "planner") == "icem" and _now(first, "plan_ms") > 50)

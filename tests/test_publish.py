@@ -16,7 +16,7 @@ from bilinear_wm.train import TrainConfig, train
 
 
 def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) -> None:
-    options = {"latent_size": 24, "width": 32, "depth": 1, "heads": 2, "projector_hidden": 48}
+    options = {"num_points": 8, "grid": 8, "channels": 16}
     run, out, results = tmp_path / "run", tmp_path / "pretrained", tmp_path / "none.jsonl"
     train(
         TrainConfig(tworoom_file, run, options=options, steps=2, batch_size=8, eval_every=1),

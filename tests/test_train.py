@@ -25,10 +25,11 @@ from bilinear_wm.dataset import EpisodeDataset
 from bilinear_wm.diagnostics import calibrate, encode_windows, latent_geometry, probe
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
+from bilinear_wm.run_loop import TrainingInterrupted
 from bilinear_wm.train import TrainConfig, learning_rate, train
-from bilinear_wm.train_residual import ResidualConfig, train_residual
+from bilinear_wm.train_residual import ResidualConfig, coordinate_weights, train_residual
 
-SMALL = {"latent_size": 16, "width": 32, "depth": 1, "heads": 2, "projector_hidden": 32}
+SMALL = {"num_points": 8, "grid": 8, "channels": 16, "drawing_weight": 5.0, "projector_hidden": 32}
 PREDICTOR = {"predictor_depth": 1, "predictor_hidden": 32, "action_hidden": 32}
 SCRIPT = """
 import json, sys
@@ -76,7 +77,8 @@ def test_same_seed_same_weights(model: str, tworoom_file: Path, tmp_path: Path) 
     assert_same(tmp_path / "a", tmp_path / "b")
     train(replace(config, out=tmp_path / "c", seed=1), progress=False)
     assert not torch.equal(
-        weights(tmp_path / "a")["encoder.position"], weights(tmp_path / "c")["encoder.position"]
+        weights(tmp_path / "a")["encoder.maps.0.weight"],
+        weights(tmp_path / "c")["encoder.maps.0.weight"],
     )
     rows = metrics(tmp_path / "a")
     assert [row["step"] for row in rows] == [6, 12]
@@ -95,16 +97,16 @@ def test_resume_ends_with_the_same_bits(model: str, tworoom_file: Path, tmp_path
     cut = replace(whole, out=tmp_path / "cut")
     from bilinear_wm import train as module
 
-    original = module._Run._one_step
+    original = module._Run.one_step
     stops = 0
     while True:
 
         def interrupted(self: Any) -> dict[str, float]:
             numbers = original(self)
-            self.signals.append(signal.SIGINT)  # as if Ctrl-C came during the step
+            self._signals.append(signal.SIGINT)  # as if Ctrl-C came during the step
             return numbers
 
-        module._Run._one_step = interrupted  # type: ignore[method-assign]
+        module._Run.one_step = interrupted  # type: ignore[method-assign]
         try:
             train(replace(cut, resume=True), progress=False)
         except module.TrainingInterrupted as stop:
@@ -113,7 +115,7 @@ def test_resume_ends_with_the_same_bits(model: str, tworoom_file: Path, tmp_path
         else:
             break
         finally:
-            module._Run._one_step = original  # type: ignore[method-assign]
+            module._Run.one_step = original  # type: ignore[method-assign]
     assert stops == 11
     assert_same(tmp_path / "whole", tmp_path / "cut")
     one, two = (
@@ -358,25 +360,106 @@ def test_calibration_depends_on_weights_and_data_alone(tworoom_file: Path, tmp_p
     torch.testing.assert_close(model.encode(data.batch([0, 1]).pixels), before)
 
 
-def test_the_residual_leaves_the_model_alone(tworoom_file: Path, tmp_path: Path) -> None:
+def residual(run: Path, data: Path, out: Path, **changes: Any) -> ResidualConfig:
+    settings = {"hidden": 32, "steps": 40, "weigh_steps": 10, "refit_steps": 10, "batch_size": 32,
+                "eval_every": 20, "save_every": 7}  # fmt: skip
+    return ResidualConfig(run, data, out, **(settings | changes))  # type: ignore[arg-type]
+
+
+def test_the_residual_learns_and_leaves_the_encoder_alone(
+    tworoom_file: Path, tmp_path: Path
+) -> None:
     train(small(tworoom_file, tmp_path / "run"), progress=False)
-    config = ResidualConfig(
-        tmp_path / "run", tworoom_file, tmp_path / "more", hidden=32, steps=300, batch_size=64
+    config = residual(
+        tmp_path / "run", tworoom_file, tmp_path / "more", steps=400, weigh_steps=0, refit_steps=0
     )
-    result = train_residual(config, progress=False)
+    numbers = train_residual(config, progress=False)
     before, after = weights(tmp_path / "run"), weights(tmp_path / "more")
-    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    changed = {n for n, t in before.items() if not torch.equal(after[n], t)}
+    assert changed <= {"dynamics.B", "dynamics.C"}  # their gauge alone: no plan changes
     assert {name for name in after if name not in before} == {
         f"dynamics.residual.{layer}.{part}" for layer in (0, 2, 4) for part in ("weight", "bias")
     }
-    assert result.error_after < result.error_before
+    assert numbers["open_loop_1"] < metrics(tmp_path / "run")[-1]["open_loop_1"]
     model = load_model(tmp_path / "more")
     z, actions, _ = encode_windows(model, EpisodeDataset(tworoom_file, 3), 10)
     assert torch.isfinite(model.dynamics.rollout(z[:, 0], actions)).all()
     with pytest.raises(InputError, match="has a residual already"):
         train_residual(replace(config, checkpoint=config.out, out=tmp_path / "third"))
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="holds a run already"):
         train_residual(config)
+
+
+def test_weights_go_into_the_scale_and_nowhere_else(tworoom_file: Path, tmp_path: Path) -> None:
+    train(small(tworoom_file, tmp_path / "run"), progress=False)
+    train_residual(residual(tmp_path / "run", tworoom_file, tmp_path / "more"), progress=False)
+    plain, weighed = load_model(tmp_path / "run"), load_model(tmp_path / "more")
+    pixels = EpisodeDataset(tworoom_file, 2).batch([0, 1, 2]).pixels
+    z, scaled = plain.encode(pixels), weighed.encode(pixels)
+    ratio = weighed.encoder.scale / plain.encoder.scale  # type: ignore[operator]
+    assert ratio.std() > 1e-3
+    torch.testing.assert_close(scaled, z * ratio)
+    torch.testing.assert_close(weighed.points(scaled), plain.points(z))
+    assert torch.equal(weighed.draw(scaled), plain.draw(z))
+
+
+def test_coordinates_are_weighed_by_how_well_they_are_predicted() -> None:
+    error = torch.tensor([0.1, 0.2, 0.4, 0.001, 0.01])
+    std = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.01])
+    weight = coordinate_weights(error, std)
+    assert weight[0] == 1.0  # the median
+    torch.testing.assert_close(weight[1:3], torch.tensor([0.5, 0.25]))
+    assert weight[3] == 2.0  # bounded
+    assert weight[4] == pytest.approx(0.1)  # stands still: says nothing
+
+
+def test_residual_training_resumes_to_the_bit(tworoom_file: Path, tmp_path: Path) -> None:
+    """Stopped after every step, phases' ends included, and continued."""
+    from bilinear_wm import train_residual as module
+
+    train(small(tworoom_file, tmp_path / "run"), progress=False)
+    steps = {"steps": 9, "weigh_steps": 3, "refit_steps": 2, "eval_every": 9}
+    whole = residual(tmp_path / "run", tworoom_file, tmp_path / "whole", **steps)
+    module.train_residual(whole, progress=False)
+    cut, original, stops = (
+        replace(whole, out=tmp_path / "cut", resume=True),
+        module._Run.one_step,
+        0,
+    )
+
+    def interrupted(self: Any) -> dict[str, float]:
+        numbers = original(self)
+        self._signals.append(signal.SIGTERM)
+        return numbers
+
+    module._Run.one_step = interrupted  # type: ignore[method-assign]
+    try:
+        while True:
+            try:
+                module.train_residual(cut, progress=False)
+                break
+            except TrainingInterrupted as stop:
+                assert stop.exit_status == 143  # noqa: PT017
+                stops += 1
+    finally:
+        module._Run.one_step = original  # type: ignore[method-assign]
+    assert stops == 8
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_residual_run_is_not_continued_for_another_model(
+    tworoom_file: Path, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        train(small(tworoom_file, tmp_path / f"run{seed}", seed=seed), progress=False)
+    config = residual(tmp_path / "run0", tworoom_file, tmp_path / "more")
+    train_residual(config, progress=False)
+    with pytest.raises(InputError, match="expected the run's data"):
+        train_residual(replace(config, checkpoint=tmp_path / "run1", resume=True), progress=False)
+    with pytest.raises(InputError, match="expected the run's config"):
+        train_residual(replace(config, hidden=16, resume=True), progress=False)
+    with pytest.raises(InputError, match="--steps: expected more than --weigh-steps 10"):
+        residual(tmp_path / "run0", tworoom_file, tmp_path / "x", steps=20)
 
 
 def test_diagnostics_see_collapse_and_content() -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from bilinear_wm.errors import InputError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 WEIGHTS, CONFIG, MANIFEST = "model.safetensors", "config.json", "manifest.json"
 LATEST = "latest"
 FIX = "restore the folder from a copy, or train again"
@@ -65,6 +65,11 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{folder / MANIFEST}: format_version: expected at most {FORMAT_VERSION}, "
             f"found {version!r}; update the package"
         )
+    if version < FORMAT_VERSION:
+        raise InputError(
+            f"{folder / MANIFEST}: format_version: expected {FORMAT_VERSION}, found {version}: the "
+            "encoder of that time is gone; train the model again, or take the one in pretrained/"
+        )
     files = manifest.get("files")
     if not isinstance(files, dict) or not {WEIGHTS, CONFIG} <= set(files):
         raise InputError(f"{folder / MANIFEST}: expected entries for {WEIGHTS} and {CONFIG}; {FIX}")
@@ -82,6 +87,11 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             f"{path}: expected a safetensors file, found {_one_line(error)}; {FIX}"
         ) from error
     return tensors
+
+
+def weights_hash(folder: Path) -> str:
+    """What tells the weights of a checkpoint from others."""
+    return _sha256(resolve(folder) / WEIGHTS)
 
 
 def check_names(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
@@ -170,7 +180,7 @@ def model_card(kind: str, config: Mapping[str, Any], facts: Mapping[str, Any]) -
         f"# {kind} world model for {config['task']}",
         "",
         f"Pictures of {config['image_size']} px ({config['render_quality']}), one model step is "
-        f"{config['frame_skip']} environment steps, latent size {config['latent_size']}.",
+        f"{config['frame_skip']} environment steps, encoder: {config['encoder']}.",
         "",
         "```python",
         "import bilinear_wm as bwm",

@@ -184,29 +184,59 @@ def train_residual(
     data: Path,
     out: Path,
     hidden: int = 256,
-    steps: int = 3000,
+    steps: int = 12_000,
+    weigh_steps: int = 1500,
+    refit_steps: int = 1500,
+    num_blocks: int = 2,
+    learning_rate: float = 1.5e-3,
+    eval_every: int = 2000,
+    save_every: int = 1000,
     seed: int = 0,
+    resume: bool = False,
     json: bool = False,
 ) -> None:
-    """Add a planning residual to a trained bilinear model, whose weights stay as they are.
+    """Weigh a bilinear model's coordinates, fit its dynamics to them, add a planning residual.
 
     Args:
-        checkpoint: The trained model.
+        checkpoint: The trained model; its encoder stays as it is.
         data: The episodes it was trained on.
-        out: Where the extended checkpoint goes.
+        out: The training folder: checkpoints, metrics.jsonl.
         hidden: Width of the residual network.
-        steps: Optimizer steps.
+        steps: Optimizer steps in all.
+        weigh_steps: Of them, those that find out how well each coordinate can be predicted; 0 to
+            leave the latent's scale alone.
+        refit_steps: Those that fit A, B, C and R to the new scale.
+        num_blocks: Blocks that a rollout predicts.
+        learning_rate: Peak of the schedule of each phase.
+        eval_every: Steps between diagnoses on held-out episodes.
+        save_every: Steps between checkpoints.
         seed: Fixes initial weights and order.
+        resume: Continue the run in `out`.
         json: End with one line of JSON.
     """
     from bilinear_wm.train_residual import ResidualConfig, train_residual as run
 
-    result = run(ResidualConfig(checkpoint, data, out, hidden, steps, seed=seed))
-    print(
-        f"{out}: held-out one-block error {result.error_before:.4f} -> {result.error_after:.4f} "
-        "of what a block moves"
+    config = ResidualConfig(
+        checkpoint,
+        data,
+        out,
+        hidden=hidden,
+        steps=steps,
+        weigh_steps=weigh_steps,
+        refit_steps=refit_steps,
+        num_blocks=num_blocks,
+        learning_rate=learning_rate,
+        eval_every=eval_every,
+        save_every=save_every,
+        seed=seed,
+        resume=resume,
     )
-    _end_with_json(json, asdict(result))
+    numbers = run(config)
+    print(
+        f"{out}: held-out one-block error {numbers['open_loop_1']:.4f} of what a block moves; "
+        f"load it with bwm.load_model({str(out)!r})"
+    )
+    _end_with_json(json, numbers)
 
 
 def evaluate(
@@ -491,6 +521,7 @@ def publish(
     out: Path,
     command: str,
     results: tuple[Path, ...] = (),
+    sheet: Path | None = None,
 ) -> None:
     """Make a checkpoint folder to give away from a training run, with a model card.
 
@@ -499,10 +530,11 @@ def publish(
         out: The folder to write.
         command: What was run to make it, commands separated by `;`, for the card.
         results: Results files of `bwm evaluate` for the card's table.
+        sheet: The points.png of `bwm geometry`, for the card.
     """
     from bilinear_wm.publish import publish as run_publish
 
-    made = run_publish(run, out, results, command)
+    made = run_publish(run, out, results, command, sheet)
     print(f"{made}: written; load it with bwm.load_model({str(made)!r})")
 
 

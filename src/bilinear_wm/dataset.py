@@ -125,6 +125,11 @@ class EpisodeDataset:
     def in_memory(self) -> bool:
         return self._frames is not None
 
+    @property
+    def num_pictures(self) -> int:
+        """Recorded pictures in the split."""
+        return int(self._frame_counts().sum())
+
     # Windows.
 
     def __len__(self) -> int:
@@ -142,18 +147,50 @@ class EpisodeDataset:
         which, step = self._window_episode[index], self._window_step[index]
         episode = self.episodes[which]
         first_row = self.file.offsets[episode] + step
-        span = self.frame_skip * (self.num_frames - 1)
-        actions = self.file.actions[first_row[:, None] + np.arange(span)]
-        scaled = (actions - self.action_mean) / self.action_std
         at_frames = self.frame_skip * np.arange(self.num_frames)
         states = self.file.states
         return Batch(
             pixels=self._pixels(which, step),
-            actions=scaled.reshape(len(index), self.num_frames - 1, self.block_size),
+            actions=self.actions_of(index),
             states=None if states is None else states[first_row[:, None] + at_frames],
             episodes=episode,
             steps=step,
         )
+
+    def actions_of(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
+        """The z-scored action blocks of the windows with these indices."""
+        index = np.asarray(indices, np.int64)
+        episode = self.episodes[self._window_episode[index]]
+        first_row = self.file.offsets[episode] + self._window_step[index]
+        span = self.frame_skip * (self.num_frames - 1)
+        actions = self.file.actions[first_row[:, None] + np.arange(span)]
+        scaled = (actions - self.action_mean) / self.action_std
+        return scaled.reshape(len(index), self.num_frames - 1, self.block_size)
+
+    def frames_of(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which pictures of `pictures()` the windows with these indices hold."""
+        index = np.asarray(indices, np.int64)
+        counts = self._frame_counts()
+        first_of_episode = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        stride = self.file.frame_stride
+        first = first_of_episode[self._window_episode[index]] + self._window_step[index] // stride
+        return first[:, None] + self.frame_skip // stride * np.arange(self.num_frames)
+
+    def pictures(self, chunk: int) -> Iterator[NDArray[np.uint8]]:
+        """Every recorded picture of the split once, in order, about `chunk` at a time."""
+        if self._frames is not None:
+            for start in range(0, len(self._frames), chunk):
+                yield self._frames[start : start + chunk]
+            return
+        waiting: list[NDArray[np.uint8]] = []
+        with self.file.open() as file:
+            for episode in self.episodes:
+                waiting.append(self.file.read_frames(file, int(episode)))
+                if sum(map(len, waiting)) >= chunk:
+                    yield np.concatenate(waiting)
+                    waiting = []
+        if waiting:
+            yield np.concatenate(waiting)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
         """The shuffled window indices of an epoch: a pure function of its arguments."""

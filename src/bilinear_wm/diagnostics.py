@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +49,22 @@ def diagnose(
     return numbers
 
 
+def describe(row: dict[str, Any]) -> str:
+    """A diagnosis in one line."""
+    probes = {k[6:]: v for k, v in row.items() if k.startswith("probe_")}
+    parts = [
+        f"step {row['step']}",
+        f"forward {row['val_forward']:.4f}",
+        *([f"inverse {row['val_inverse']:.3f}"] if "val_inverse" in row else []),
+        *([f"sigma_min {row['sigma_min']:.3f}"] if "sigma_min" in row else []),
+        f"std {row['latent_std']:.3f}",
+        f"rank {row['effective_rank']:.1f}",
+        f"1-block {row['open_loop_1']:.3f}",
+        *([" ".join(f"{k} {v:.3f}" for k, v in probes.items())] if probes else []),
+    ]
+    return "  ".join(parts)
+
+
 def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> EpisodeDataset:
     """Windows of two pictures as the model knows them, in its units; refuses other pictures."""
     facts = model.config
@@ -70,6 +87,16 @@ def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> Episo
     return data
 
 
+def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
+    """Enough to tell one episode file from another."""
+    actions = np.nan_to_num(data.file.actions.astype(np.float64))
+    return {
+        "episodes": data.file.num_episodes,
+        "rows": int(data.file.lengths.sum()),
+        "actions": f"{actions.sum():.6f} {np.square(actions).sum():.6f}",
+    }
+
+
 @torch.no_grad()
 def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tensor:
     """Re-estimate the batch norms on training data; returns latents for `finalize`.
@@ -83,7 +110,7 @@ def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tens
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over what follows
     model.train()
-    device = model.encoder.class_token.device
+    device = model.device
     for indices in _spread(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
         batch = train.batch(indices)
         pixels = torch.from_numpy(batch.pixels).to(device)
@@ -99,7 +126,7 @@ def encode_windows(
     model: WorldModel, data: EpisodeDataset, count: int
 ) -> tuple[Tensor, Tensor, NDArray[np.float64] | None]:
     """Latents, actions and states of windows spread evenly over a dataset."""
-    device = model.encoder.class_token.device
+    device = model.device
     latents, actions, states = [], [], []
     for indices in _spread(len(data), count, max(CHUNK // data.num_frames, 1)):
         batch = data.batch(indices)

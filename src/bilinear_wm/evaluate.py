@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,6 @@ from bilinear_wm.dataset import EpisodeDataset
 from bilinear_wm.diagnostics import encode_windows, episodes_for
 from bilinear_wm.errors import InputError
 from bilinear_wm.goals import GoalTask, choose_goals
-from bilinear_wm.imagination import Imagination
 from bilinear_wm.memory import PlanMemory
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
@@ -50,6 +49,8 @@ class EvaluateConfig:
         planner_options: Fields of the planner's configuration.
         horizon: Blocks a plan looks ahead.
         replan_every: Blocks executed before the next plan; None for the whole plan.
+        arrive: When plans that continue another end: with that `plan`, or at the `deadline`, the
+            end of the budget.
         offset: Environment steps from start to goal.
         episodes: How many starts and goals.
         seed: Chooses them.
@@ -71,6 +72,7 @@ class EvaluateConfig:
     planner_options: dict[str, Any] = field(default_factory=dict)
     horizon: int = 5
     replan_every: int | None = None
+    arrive: Literal["plan", "deadline"] = "plan"
     offset: int = 25
     episodes: int = 100
     seed: int = 0
@@ -94,6 +96,7 @@ class EvaluateConfig:
             "planner_options": self.planner_options,
             "horizon": self.horizon,
             "replan_every": self.replan_every,
+            "arrive": self.arrive,
             "offset": self.offset,
             "episodes": self.episodes,
             "seed": self.seed,
@@ -213,14 +216,14 @@ def _prepare(config: EvaluateConfig) -> tuple[Task, Policy]:
         return camera, FloorPolicy(config.planner, len(camera.action_names), config.seed)
     loaded = load_planner(config.task, config.checkpoint, config.planner, config.planner_options)
     model, camera, bounds = loaded.model, loaded.camera, loaded.bounds
-    mpc = MPCConfig(config.horizon, config.replan_every)
+    mpc = MPCConfig(config.horizon, config.replan_every, config.arrive)
     monitor = _calibrated_monitor(config, model) if config.monitor else None
-    imagination = Imagination(model, camera) if config.video is not None else None
     memory = None
     if config.memory:
         data = _training_part(config, model, "--memory: expected --data, whose windows it recalls")
         memory = PlanMemory.of(model, data, config.horizon)
-    return camera, ModelPolicy(model, loaded.planner, mpc, bounds, monitor, imagination, memory)
+    imagine = config.video is not None and model.draws
+    return camera, ModelPolicy(model, loaded.planner, mpc, bounds, monitor, memory, imagine)
 
 
 class LoadedPlanner(NamedTuple):
@@ -326,19 +329,21 @@ def _summarize(
 
 
 def _write_film(folder: Path, episode: Episode) -> None:
-    """Agent, plan and goal side by side; the plan as the nearest picture that was encoded."""
+    """What happens, what the plan expects (as the model draws it, if it draws), and the goal."""
     from bilinear_wm.media import write_video
 
     folder.mkdir(parents=True, exist_ok=True)
     goal = episode.goal_picture()
     gap = np.full((goal.shape[0], 2, 3), 128, np.uint8)
     frames = episode.frames or [episode.picture()]
-    imagined = [*episode.imagined, goal][: len(frames)]
-    imagined += [imagined[-1]] * (len(frames) - len(imagined))
-    films = [
-        np.concatenate([frame, gap, plan, gap, goal], axis=1)
-        for frame, plan in zip(frames, imagined, strict=True)
-    ]
+    panels = [frames, [goal] * len(frames)]
+    if episode.imagined:
+        imagined = episode.imagined[: len(frames)]
+        panels.insert(1, imagined + [imagined[-1]] * (len(frames) - len(imagined)))
+    films = []
+    for shown in zip(*panels, strict=True):
+        parts = [part for picture in shown for part in (gap, picture)]
+        films.append(np.concatenate(parts[1:], axis=1))
     outcome = "solved" if episode.solved else "missed"
     write_video(folder / f"{episode.task.index:03d}-{outcome}.mp4", films, fps=10)
 

@@ -28,6 +28,7 @@ from bilinear_wm import figures
 from bilinear_wm.dataset import EpisodeDataset
 from bilinear_wm.diagnostics import encode_windows, episodes_for, latent_geometry
 from bilinear_wm.errors import InputError
+from bilinear_wm.media import contact_sheet, enlarge, with_points, write_picture
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning.sensitivity import analytic, finite_difference
@@ -40,6 +41,8 @@ PAIRS = 4000
 NEIGHBOURS = 5
 JACOBIANS = 64
 COMPONENTS = 20
+SHEET, SHEET_SIZE = 8, 192
+"""Pictures on the contact sheet of a model, and how large they are shown."""
 CONTROLLED = 0.01
 """A direction counts as controlled if its singular value is at least this share of the largest."""
 
@@ -110,7 +113,21 @@ def run_geometry(config: GeometryConfig) -> dict[str, Any]:
     config.out.mkdir(parents=True, exist_ok=True)
     (config.out / "geometry.json").write_text(json.dumps(found) + "\n")
     figures.draw_geometry(found, config.out)
+    if model.config.encoder == "points":
+        some = held_out.batch(np.linspace(0, len(held_out) - 1, SHEET).astype(int)).pixels[:, 0]
+        write_picture(config.out / "points.png", points_sheet(model, some))
     return found
+
+
+def points_sheet(model: WorldModel, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A contact sheet of a model: pictures with its points on them, above what it draws."""
+    z = model.encode(pixels)
+    places = model.points(z).cpu().numpy()
+    marked = [with_points(frame, at, SHEET_SIZE) for frame, at in zip(pixels, places, strict=True)]
+    rows = [np.stack(marked)]
+    if model.draws:
+        rows.append(np.stack([enlarge(f, SHEET_SIZE) for f in model.draw(z).cpu().numpy()]))
+    return contact_sheet(rows, len(pixels))
 
 
 def _latents(

@@ -26,6 +26,25 @@ def contact_sheet(rows: Iterable[NDArray[np.uint8]], columns: int) -> Pixels:
     return np.concatenate(lines, axis=0)
 
 
+def with_points(frame: Pixels, points: NDArray[np.float64], size: int) -> Pixels:
+    """An enlarged picture with points (x, y in [-1, 1]) as dots, each of its own colour."""
+    big = enlarge(frame, size).copy()
+    height, width = big.shape[:2]
+    radius = max(height // 64, 2)
+    rows, columns = np.mgrid[:height, :width] + 0.5
+    for colour, (x, y) in zip(_colours(len(points)), points, strict=True):
+        away = np.hypot(columns - (x + 1) / 2 * width, rows - (y + 1) / 2 * height)
+        big[away < radius + 1] = 255
+        big[away < radius] = colour
+    return big
+
+
+def _colours(count: int) -> Pixels:
+    """Hues all round the circle."""
+    hue = 6 * np.arange(count)[:, None] / count + np.array([0, 4, 2])
+    return (40 + 200 * np.clip(np.abs(hue % 6 - 3) - 1, 0, 1)).astype(np.uint8)
+
+
 def enlarge(frame: Pixels, size: int) -> Pixels:
     """Repeat pixels so that the picture measures about `size`, and an even number."""
     factor = max(size // frame.shape[0], 1)

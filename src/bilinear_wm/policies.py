@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.goals import GoalTask
-from bilinear_wm.imagination import Imagination
 from bilinear_wm.memory import PlanMemory
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.monitor import ActionMonitor
@@ -54,6 +53,10 @@ class Episode:
     @property
     def running(self) -> bool:
         return not self.solved and self.steps < self.budget
+
+    def blocks_left(self, frame_skip: int) -> int:
+        """Blocks that the budget still allows, the last perhaps in part."""
+        return -(-(self.budget - self.steps) // frame_skip)
 
     def picture(self) -> NDArray[np.uint8]:
         return self._camera.picture(self.env.state)
@@ -125,11 +128,11 @@ class ModelPolicy:
         mpc: MPCConfig,
         bounds: tuple[Tensor, Tensor],
         monitor: ActionMonitor | None = None,
-        imagination: Imagination | None = None,
         memory: PlanMemory | None = None,
+        imagine: bool = False,
     ) -> None:
         self.model, self.planner, self.mpc, self.bounds = model, planner, mpc, bounds
-        self.monitor, self.imagination, self.memory = monitor, imagination, memory
+        self.monitor, self.memory, self.imagine = monitor, memory, imagine
         self.problems: list[tuple[Tensor, Tensor]] = []  # some of those met, to time
         self._loops: dict[int, RecedingHorizon] = {}
         self._goals: dict[int, Tensor] = {}
@@ -141,6 +144,9 @@ class ModelPolicy:
         goals = torch.stack([self._goals[e.task.index] for e in episodes])
         encoded = time.perf_counter()
         loops = [self._loops.setdefault(e.task.index, RecedingHorizon(self.mpc)) for e in episodes]
+        for episode, loop in zip(episodes, loops, strict=True):
+            if self.mpc.arrive == "deadline":
+                loop.limit(episode.blocks_left(self.model.config.frame_skip))
         self._watch(episodes, loops, z)
         if self.memory is not None:
             for loop, plan in zip(loops, self.memory.recall(z, goals), strict=True):
@@ -156,8 +162,8 @@ class ModelPolicy:
             episode.plan_seconds += (planned - encoded) / len(episodes)
             episode.statuses.append(move.status)
             self._before[episode.task.index] = (z_now, move.blocks)
-            if self.imagination is not None:
-                pictures = self.imagination.pictures(move.latents)
+            if self.imagine:
+                pictures = self.model.draw(move.latents).cpu().numpy()
                 episode.imagined += list(pictures.repeat(self.model.config.frame_skip, axis=0))
         return [self.model.to_env_actions(move.blocks).cpu().numpy() for move in moves]
 

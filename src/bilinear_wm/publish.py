@@ -10,6 +10,7 @@ command, the diagnosis on held-out episodes and the results of evaluations.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,43 +20,60 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
 from bilinear_wm.results import rate, read_results
 from bilinear_wm.run_folder import METRICS
-from bilinear_wm.train import PROGRESS
+from bilinear_wm.run_loop import PROGRESS, run_facts
+
+SHEET = "points.png"
 
 
-def publish(run: Path, out: Path, results: Sequence[Path], command: str) -> Path:
-    """Write `out` from the last checkpoint of `run`."""
+def publish(
+    run: Path, out: Path, results: Sequence[Path], command: str, sheet: Path | None = None
+) -> Path:
+    """Write `out` from the last checkpoint of `run`, with a contact sheet of its points."""
     if out.exists() and not (out / checkpoint.CONFIG).is_file():
         raise InputError(f"--out {out}: expected no folder, or a checkpoint to replace")
+    if sheet is not None and not sheet.is_file():
+        raise InputError(f"--sheet {sheet}: expected a picture, such as bwm geometry makes")
     folder = checkpoint.resolve(run)
     model = load_model(folder)
-    if not (folder / PROGRESS).is_file():
+    facts = run_facts(run)
+    if facts is None:
         raise InputError(
             f"--run {run}: expected a training folder, found no {PROGRESS} in {folder}"
         )
-    facts = json.loads((folder / PROGRESS).read_text())
     with checkpoint.replacing(out) as fresh:
         model.save_pretrained(fresh)
         card = checkpoint.model_card(
             model.kind, model.config.to_dict(), _facts(facts, run, command)
         )
+        if sheet is not None:
+            shutil.copyfile(sheet, fresh / SHEET)
+            card += f"\n![Its points on held-out pictures, and what it draws from them]({SHEET})\n"
         (fresh / "README.md").write_text(card + _table(results))
     return out
 
 
 def _facts(facts: dict[str, Any], run: Path, command: str) -> dict[str, str]:
-    config, data = facts["config"], facts["data"]
+    residual = "trained" in facts["data"]
+    trained = facts["data"]["trained"] if residual else facts
+    config, data = trained["config"], trained["data"]
     last = json.loads((run / METRICS).read_text().splitlines()[-1])
     probes = ", ".join(f"{k[6:]} {v:.3f}" for k, v in last.items() if k.startswith("probe_"))
     found = {
         "commands": "`" + "`, `".join(line.strip() for line in command.split(";")) + "`",
         "data": f"{data['episodes']} episodes, {data['rows']:,} rows",
-        "training": f"{facts['step']} steps of {config['batch_size']} windows of "
+        "training": f"{trained['step']} steps of {config['batch_size']} windows of "
         f"{config['num_frames']} pictures, seed {config['seed']}, "
-        f"{facts['seconds'] / 60:.1f} minutes",
+        f"{trained['seconds'] / 60:.1f} minutes",
         "linear probes (R², held-out)": probes,
         "open-loop error, 1 and 5 blocks": f"{last['open_loop_1']:.3f}, "
         f"{last.get('open_loop_5', float('nan')):.3f} of what nothing-moves misses",
     }
+    if residual:
+        found["residual"] = (
+            f"{facts['step']} steps of {facts['config']['batch_size']} rollouts of "
+            f"{facts['config']['num_blocks']} blocks, {facts['config']['hidden']} wide, "
+            f"{facts['seconds'] / 60:.1f} minutes"
+        )
     if "sigma_min" in last:
         found["singular values of R"] = f"{last['sigma_min']:.3f} to {last['sigma_max']:.3f}"
     return found

@@ -27,7 +27,7 @@ from bilinear_wm.realtime import RealtimeConfig, run_realtime
 from bilinear_wm.report import make_report
 from bilinear_wm.tasks import TASK_NAMES
 from bilinear_wm.train import train
-from bilinear_wm.train_residual import ResidualConfig, train_residual
+from bilinear_wm.train_residual import train_residual
 
 Scale = Literal["tiny", "compact", "paper"]
 STAGES = ("collect", "train", "residual", "evaluate", "realtime", "geometry", "report")
@@ -74,7 +74,7 @@ SIZES: dict[str, Sizes] = {
     ),
     "compact": Sizes(
         image_size=64, frame_stride=5, render_quality="fast",
-        episodes={"tworoom": 4000, "pusht": 3000, "reacher": 2400, "cube": 1500},
+        episodes=recipes.COMPACT_EPISODES,
         steps=None, tasks=100, offsets=(25, 50, 75), planners=CEM, moving_planners=MOVING,
     ),
     "paper": Sizes(
@@ -149,7 +149,7 @@ def plan_steps(config: ReproduceConfig) -> list[Step]:
             if "residual" in config.stages:
                 steps.append(work.residual(seed))
                 if "evaluate" in config.stages:
-                    steps.append(work.with_residual(seed))
+                    steps.append(work.without_residual(seed))
             for model in MODELS:
                 if "evaluate" in config.stages:
                     steps += work.evaluations(model, seed)
@@ -173,21 +173,32 @@ class _Task:
         folder = config.out / "data" if config.data is None else config.data
         self.data = folder / f"{task}.h5"
 
-    def _checkpoint(self, model: str, seed: int) -> Path:
+    def _run(self, model: str, seed: int) -> Path:
         return self.config.out / "runs" / f"{self.task}-{model}-s{seed}"
+
+    def _checkpoint(self, model: str, seed: int) -> Path:
+        """What is evaluated: the bilinear model with its residual, where there is one."""
+        with_residual = model == "bilinear" and "residual" in self.config.stages
+        return self._run("residual" if with_residual else model, seed)
+
+    @property
+    def _tasks_from(self) -> Path | None:
+        """Held-out episodes of a given file; else fresh ones, which nothing disturbs."""
+        return None if self.config.data is None else self.data
 
     def collect(self) -> Step:
         sizes = self.sizes
         settings = CollectConfig(
             self.task, self.data, sizes.episodes[self.task], sizes.image_size, sizes.frame_stride,
             render_quality=sizes.render_quality, resume=True,
+            disturbance=recipes.DISTURBANCE.get(self.task, 0.0),
         )  # fmt: skip
         minutes = sizes.episodes[self.task] * SECONDS_AN_EPISODE[self.task] / 60
         return Step(f"collect {self.task}", self.data, _plain(settings),
                     lambda: collect(settings), minutes)  # fmt: skip
 
     def train(self, model: str, seed: int) -> Step:
-        out, sizes = self._checkpoint(model, seed), self.sizes
+        out, sizes = self._run(model, seed), self.sizes
         size: Any = "paper" if self.config.scale == "paper" else "compact"
         steps = None if sizes.steps is None else sizes.steps[self.task]
 
@@ -206,17 +217,20 @@ class _Task:
             "steps": steps,
             "seed": seed,
         }
-        minutes = (steps or recipes.COMPACT_STEPS[self.task]) * SECONDS_A_STEP / 60
+        minutes = (steps or recipes.COMPACT_STEPS) * SECONDS_A_STEP / 60
         return Step(f"train {model} on {self.task}, seed {seed}", out, settings, run, minutes)
 
     def residual(self, seed: int) -> Step:
-        out = self._checkpoint("residual", seed)
-        steps = 4 if self.config.scale == "tiny" else 3000
-        settings = ResidualConfig(
-            self._checkpoint("bilinear", seed), self.data, out, 256, steps, seed=seed
-        )
+        out = self._run("residual", seed)
+        settings = recipes.residual(self._run("bilinear", seed), self.data, out)
+        settings = replace(settings, seed=seed)
+        if self.config.scale == "tiny":
+            settings = replace(settings, steps=6, weigh_steps=2, refit_steps=2)
+        if self.config.scale == "paper":  # the vision transformer has no points to weigh
+            settings = replace(settings, weigh_steps=0, refit_steps=0)
         return Step(f"train the residual on {self.task}, seed {seed}", out, _plain(settings),
-                    lambda: train_residual(settings), steps * 0.01 / 60)  # fmt: skip
+                    lambda: train_residual(replace(settings, resume=out.exists())),
+                    settings.steps * 0.02 / 60)  # fmt: skip
 
     def evaluations(self, model: str, seed: int) -> list[Step]:
         made = []
@@ -226,26 +240,30 @@ class _Task:
                 own = "gauss-newton" if model == "bilinear" else "cem"
                 if offset > 25 and planner != own:
                     continue
-                made.append(self._evaluation(model, seed, planner, options, offset))
+                checkpoint = self._checkpoint(model, seed)
+                made.append(self._evaluation(checkpoint, model, seed, planner, options, offset))
         return made
 
-    def with_residual(self, seed: int) -> Step:
-        options = self.sizes.planners["gauss-newton"]
-        return self._evaluation("residual", seed, "gauss-newton", options, self.sizes.offsets[0])
+    def without_residual(self, seed: int) -> Step:
+        options, checkpoint = self.sizes.planners["gauss-newton"], self._run("bilinear", seed)
+        return self._evaluation(
+            checkpoint, "structured", seed, "gauss-newton", options, self.sizes.offsets[0]
+        )
 
     def _evaluation(
-        self, model: str, seed: int, planner: str, options: dict[str, Any], offset: int
-    ) -> Step:
+        self, checkpoint: Path, model: str, seed: int, planner: str, options: dict[str, Any],
+        offset: int,
+    ) -> Step:  # fmt: skip
         paper = self.config.scale == "paper"
         recipe = recipes.evaluation(self.task, planner, offset, paper)
         out = self.config.out / "results" / f"{self.task}-{model}-s{seed}-{planner}-{offset}.jsonl"
         settings = replace(
             recipe,
-            checkpoint=self._checkpoint(model, seed),
+            checkpoint=checkpoint,
             planner_options=recipe.planner_options | options,
             episodes=self.sizes.tasks,
             seed=1,
-            data=self.data,
+            data=self._tasks_from,
             out=out,
         )
         sampling = planner != "gauss-newton"
@@ -270,7 +288,7 @@ class _Task:
         settings = RealtimeConfig(
             self.task, self._checkpoint(model, seed), planner, recipe.planner_options | options,
             recipe.horizon, offset=self.sizes.offsets[0], episodes=self.sizes.tasks, seed=1,
-            data=self.data, out=out,
+            data=self._tasks_from, out=out,
         )  # fmt: skip
         minutes = self.sizes.tasks * (1.0 if planner == "gauss-newton" else 5.0) / 60
         return Step(

@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import math
-import shutil
-import signal
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,18 +19,17 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from tqdm import tqdm
 
 from bilinear_wm import checkpoint, run_folder
 from bilinear_wm.dataset import Batch, EpisodeDataset
-from bilinear_wm.diagnostics import calibrate, diagnose
+from bilinear_wm.diagnostics import calibrate, describe, diagnose, fingerprint
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.run_loop import TrainingInterrupted, TrainingLoop
 
-TRAINING, PROGRESS = "training.safetensors", "training.json"
-KEPT_CHECKPOINTS = 2
 ADAM_BETAS = (0.9, 0.999)
+__all__ = ["TrainConfig", "TrainingInterrupted", "train"]
 PREPARATION = 2000
 """Pictures that a fresh model sees before training."""
 
@@ -96,14 +91,6 @@ class TrainConfig:
         return values
 
 
-class TrainingInterrupted(KeyboardInterrupt):
-    """A signal stopped the run after a checkpoint was saved."""
-
-    def __init__(self, message: str, exit_status: int) -> None:
-        super().__init__(message)
-        self.exit_status = exit_status
-
-
 def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
     """Train until `config.steps`; returns the last diagnosis.
 
@@ -124,12 +111,13 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
         return _Run(config, accelerator, signals, progress).run()
 
 
-class _Run:
+class _Run(TrainingLoop):
     def __init__(
         self, config: TrainConfig, accelerator: Accelerator, signals: list[int], progress: bool
     ) -> None:
-        self.config, self.accelerator, self.signals = config, accelerator, signals
-        self.show = progress and accelerator.is_main_process
+        super().__init__(config, signals, progress and accelerator.is_main_process)
+        self.config, self.accelerator = config, accelerator
+        self.is_main, self.label = accelerator.is_main_process, f"train {config.model}"
         self.train_data = EpisodeDataset(config.data, config.num_frames)
         self.held_out = EpisodeDataset(config.data, config.num_frames, split="validation")
         if len(self.train_data) < config.batch_size:
@@ -150,60 +138,24 @@ class _Run:
             betas=ADAM_BETAS,
             weight_decay=config.weight_decay,
         )
-        self.step, self.seconds = 0, 0.0
         if run_folder.begun(config.out):
-            self._restore()
+            self.restore()
         self.model.to(accelerator.device)
         self.wrapped, self.optimizer = accelerator.prepare(self.model, self.optimizer)
-        self.diagnosis: dict[str, float] = {}
 
     def run(self) -> dict[str, float]:
-        config, accelerator = self.config, self.accelerator
-        if config.trackers:
-            accelerator.init_trackers(
-                "bilinear-world-models", config.identity() | {"options": str(config.options)}
-            )
-        if self.step == 0:
-            self._save()  # from now on there is always something to load
-        now = time.perf_counter()
-        begun, first = now - self.seconds, self.step
-        bar = tqdm(
-            total=config.steps,
-            initial=first,
-            desc=f"train {config.model}",
-            unit="step",
-            disable=not self.show,
-        )
-        with bar:
-            while self.step < config.steps:
-                numbers = self._one_step()
-                self.step += 1
-                self.seconds = time.perf_counter() - begun
-                images = config.batch_size * config.num_frames * (self.step - first)
-                rate = images / (time.perf_counter() - now)
-                shown = {k: f"{v:.4f}" for k, v in numbers.items()}
-                bar.set_postfix(shown | {"images/s": f"{rate:,.0f}"}, refresh=False)
-                bar.update()
-                last = self.step == config.steps
-                if last or self.step % config.eval_every == 0:
-                    self._evaluate(numbers)
-                stopped = self._stop_requested()
-                if last or stopped or self.step % config.save_every == 0:
-                    self._save()
-                if stopped and not last:
-                    raise TrainingInterrupted(
-                        f"interrupted at step {self.step} of {config.steps}; "
-                        f"the same command with --resume continues {config.out}",
-                        128 + self.signals[0],
-                    )
-        if config.trackers:
-            accelerator.end_training()
-        return self.diagnosis
+        if not self.config.trackers:
+            return super().run()
+        settings = self.config.identity() | {"options": str(self.config.options)}
+        self.accelerator.init_trackers("bilinear-world-models", settings)
+        found = super().run()
+        self.accelerator.end_training()
+        return found
 
-    def _one_step(self) -> dict[str, float]:
+    def one_step(self) -> dict[str, float]:
         config, accelerator = self.config, self.accelerator
         batch = self._batch(self.step)
-        # Dropout and random projections: a pure function of (seed, step, process).
+        # Dropout, noise and random projections: a pure function of (seed, step, process).
         torch.manual_seed(config.seed + 1_000_003 * self.step + 7919 * accelerator.process_index)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, self.step)
@@ -241,91 +193,55 @@ class _Run:
             chosen[self.accelerator.process_index :: self.accelerator.num_processes]
         )
 
-    def _evaluate(self, numbers: dict[str, float]) -> None:
+    def pictures_a_step(self) -> int:
+        return self.config.batch_size * self.config.num_frames
+
+    def diagnose(self) -> dict[str, float] | None:
         model = self._calibrated_copy()
-        if not self.accelerator.is_main_process:
-            return
-        self.diagnosis = diagnose(model, self.train_data, self.held_out)
-        row = {
-            "step": self.step,
-            "seconds": round(self.seconds, 3),
-            "learning_rate": learning_rate(self.config, self.step - 1),
-            **{f"train_{name}": value for name, value in numbers.items()},
-            **self.diagnosis,
-        }
-        with (self.config.out / run_folder.METRICS).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        if not self.is_main:
+            return None
+        rate = learning_rate(self.config, self.step - 1)
+        return {"learning_rate": rate, **diagnose(model, self.train_data, self.held_out)}
+
+    def describe(self, row: dict[str, Any]) -> str:
+        return describe(row)
+
+    def log(self, row: dict[str, Any]) -> None:
         if self.config.trackers:
             self.accelerator.log(row, step=self.step)
-        if self.show:
-            tqdm.write(describe(row))
 
-    def _save(self) -> None:
+    def finished_model(self) -> WorldModel | None:
         model = self._calibrated_copy()
-        if not self.accelerator.is_main_process:
-            return
-        config = self.config
+        if not self.is_main:
+            return None
         model.finalize(self._latents)
-        folder = config.out / f"checkpoint-{self.step:07d}"
-        try:
-            with checkpoint.replacing(folder) as fresh:
-                model.save_pretrained(fresh)
-                tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-                tensors |= checkpoint.optimizer_tensors(self.optimizer)
-                checkpoint.write_tensors(fresh / TRAINING, tensors)
-                facts = {
-                    "step": self.step,
-                    "seconds": self.seconds,
-                    "data": fingerprint(self.train_data),
-                    "config": config.identity(),
-                }
-                (fresh / PROGRESS).write_text(json.dumps(facts, indent=2) + "\n")
-                checkpoint.write_manifest(
-                    fresh, (checkpoint.WEIGHTS, checkpoint.CONFIG, TRAINING, PROGRESS)
-                )
-            checkpoint.point_latest_to(folder)
-        except OSError as error:
-            raise InputError(
-                f"--out {config.out}: the checkpoint of step {self.step} could not be written "
-                f"({' '.join(str(error).split())}); the previous one is intact; free some space "
-                "and continue with --resume"
-            ) from error
-        for old in sorted(config.out.glob("checkpoint-*"))[:-KEPT_CHECKPOINTS]:
-            shutil.rmtree(old)
+        return model
 
     def _calibrated_copy(self) -> WorldModel:
-        """The model as it will be used; the one in training stays untouched."""
         model = copy.deepcopy(self.accelerator.unwrap_model(self.model))
         self._latents = calibrate(model, self.train_data, self.config.batch_size)
         return model
 
-    def _restore(self) -> None:
-        folder = checkpoint.resolve(self.config.out)
-        checkpoint.read_folder(folder)  # verifies every file, the training state included
-        facts = json.loads((folder / PROGRESS).read_text())
-        expected = {"config": self.config.identity(), "data": fingerprint(self.train_data)}
-        for name, value in expected.items():
-            if facts[name] != json.loads(json.dumps(value)):
-                raise InputError(
-                    f"--resume {self.config.out}: expected the run's {name}, {facts[name]}, "
-                    f"found {value}; give the options of the first run"
-                )
-        tensors = checkpoint.read_tensors(folder / TRAINING)
+    def tensors(self) -> dict[str, torch.Tensor]:
+        found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        return found | checkpoint.optimizer_tensors(self.optimizer)
+
+    def load_tensors(self, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
         checkpoint.check_names(folder, self.model.state_dict(), weights)
         self.model.load_state_dict(weights)
         checkpoint.restore_optimizer(self.optimizer, tensors)
-        self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
-        if self.accelerator.is_main_process:
-            run_folder.forget_metrics_after(self.config.out / run_folder.METRICS, self.step)
 
-    def _stop_requested(self) -> bool:
+    def data_facts(self) -> dict[str, Any]:
+        return fingerprint(self.train_data)
+
+    def stop_requested(self) -> bool:
         if self.accelerator.num_processes == 1:
-            return bool(self.signals)
-        flag = torch.tensor([len(self.signals)], device=self.accelerator.device)
+            return super().stop_requested()
+        flag = torch.tensor([int(super().stop_requested())], device=self.accelerator.device)
         stopped = bool(self.accelerator.reduce(flag, "sum").item())
-        if stopped and not self.signals:
-            self.signals.append(signal.SIGTERM)
+        if stopped:
+            self.note_stop()
         return stopped
 
 
@@ -361,29 +277,3 @@ def learning_rate(config: TrainConfig, step: int) -> float:
         return config.learning_rate * (step + 1) / warmup
     share = (step - warmup) / max(config.steps - warmup, 1)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
-
-
-def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
-    """Enough to tell one episode file from another."""
-    actions = np.nan_to_num(data.file.actions.astype(np.float64))
-    return {
-        "episodes": data.file.num_episodes,
-        "rows": int(data.file.lengths.sum()),
-        "actions": f"{actions.sum():.6f} {np.square(actions).sum():.6f}",
-    }
-
-
-def describe(row: dict[str, Any]) -> str:
-    """A diagnosis in one line."""
-    probes = {k[6:]: v for k, v in row.items() if k.startswith("probe_")}
-    parts = [
-        f"step {row['step']}",
-        f"forward {row['val_forward']:.4f}",
-        *([f"inverse {row['val_inverse']:.3f}"] if "val_inverse" in row else []),
-        *([f"sigma_min {row['sigma_min']:.3f}"] if "sigma_min" in row else []),
-        f"std {row['latent_std']:.3f}",
-        f"rank {row['effective_rank']:.1f}",
-        f"1-block {row['open_loop_1']:.3f}",
-        *([" ".join(f"{k} {v:.3f}" for k, v in probes.items())] if probes else []),
-    ]
-    return "  ".join(parts)

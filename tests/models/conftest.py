@@ -16,18 +16,21 @@ SMALL: dict[str, Any] = {
     "frame_skip": 5,
     "action_mean": (0.1, -0.2),
     "action_std": (0.5, 2.0),
-    "latent_size": 24,
-    "width": 32,
-    "depth": 1,
-    "heads": 2,
     "projector_hidden": 48,
 }
+ENCODERS: dict[str, dict[str, Any]] = {
+    "points": {"num_points": 12, "grid": 8, "channels": 16, "drawing_weight": 2.0,
+               "shift_weight": 0.5},
+    "vit": {"projector_size": 24, "patch_size": 8, "width": 32, "depth": 1, "heads": 2},
+}  # fmt: skip
+"""Two small encoders, both with a latent of 24 numbers."""
 
 
-def small_model(kind: str, seed: int = 0, **options: Any) -> WorldModel:
+def small_model(kind: str, seed: int = 0, encoder: str = "vit", **options: Any) -> WorldModel:
     torch.manual_seed(seed)
     cls = MODELS[kind]
-    return cls(cls.config_class(**(SMALL | options)))
+    made = SMALL | {"encoder": encoder} | ENCODERS[encoder] | options
+    return cls(cls.config_class(**made))
 
 
 def windows(count: int = 6, frames: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,4 +41,9 @@ def windows(count: int = 6, frames: int = 4, seed: int = 0) -> tuple[torch.Tenso
 
 @pytest.fixture(params=sorted(MODELS))
 def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=sorted(ENCODERS))
+def encoder(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -12,13 +12,14 @@ import torch
 from bilinear_wm import recipes
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS
+from bilinear_wm.models.config import ModelConfig
 from bilinear_wm.models.lewm import SIGReg
 
 from .conftest import small_model, windows
 
 
-def test_loss_reaches_every_parameter(kind: str) -> None:
-    model = small_model(kind)
+def test_loss_reaches_every_parameter(kind: str, encoder: str) -> None:
+    model = small_model(kind, encoder=encoder)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for step in range(2):  # gates that start at zero open after one step
         loss = model.loss(*windows(seed=step))
@@ -32,8 +33,8 @@ def test_loss_reaches_every_parameter(kind: str) -> None:
             assert parameter.grad.abs().max() > 0, name
 
 
-def test_shapes(kind: str) -> None:
-    model = small_model(kind).eval()
+def test_shapes(kind: str, encoder: str) -> None:
+    model = small_model(kind, encoder=encoder).eval()
     pixels, actions = windows()
     z = model.encode(pixels.numpy())
     assert z.shape == (6, 4, 24)
@@ -70,8 +71,8 @@ def test_finalizing_changes_no_prediction(kind: str) -> None:
     )
 
 
-def test_it_learns_a_fixed_batch(kind: str) -> None:
-    model = small_model(kind)
+def test_it_learns_a_fixed_batch(kind: str, encoder: str) -> None:
+    model = small_model(kind, encoder=encoder)
     pixels, actions = windows(16)
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     losses = []
@@ -112,18 +113,30 @@ def test_the_papers_size_takes_two_steps(model: str) -> None:
         assert torch.isfinite(loss.total)
 
 
-def test_the_compact_encoder_is_small() -> None:
-    config = recipes.compact(Path("x.h5"), Path("out"), "bilinear", "pusht")
-    cls = MODELS["bilinear"]
+@pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.parametrize("image_size", [64, 224])
+def test_the_compact_recipe_takes_a_step(model: str, image_size: int) -> None:
+    """One small encoder for all three models, at both sizes of picture."""
+    config = recipes.compact(Path("x.h5"), Path("out"), model, "pusht")
+    cls = MODELS[model]
     facts: dict[str, Any] = {
         "task": "pusht",
-        "image_size": 64,
+        "image_size": image_size,
         "frame_skip": 5,
         "action_mean": (0.0, 0.0),
         "action_std": (1.0, 1.0),
     }
+    torch.manual_seed(0)
     made = cls(cls.config_class(**facts, **config.options))
-    assert sum(p.numel() for p in made.encoder.parameters()) <= 1.5e6
+    assert made.config.encoder == "points"
+    assert sum(p.numel() for p in made.encoder.parameters()) <= 2e5
+    shape = (2, config.num_frames, image_size, image_size, 3)
+    pixels = torch.randint(0, 256, shape, dtype=torch.uint8)
+    loss = made.loss(pixels, torch.randn(2, config.num_frames - 1, 10))
+    loss.total.backward()
+    assert torch.isfinite(loss.total)
+    assert loss.drawing is not None
+    assert made.eval().draw(made.encode(pixels[0])).shape == shape[1:]
 
 
 def test_the_papers_recipe_adds_nothing_to_the_paper() -> None:
@@ -143,6 +156,8 @@ def test_the_papers_recipe_adds_nothing_to_the_paper() -> None:
     assert found["residual_hidden"] == 0
     assert found["forward_unit"] == "latent"
     assert found["gain_init"] == 1
+    assert found["encoder"] == "vit"
+    assert found["drawing_weight"] == found["shift_weight"] == 0
     assert (config.num_frames, config.batch_size, config.steps) == (2, 256, 1000)
 
 
@@ -172,11 +187,17 @@ def test_sigreg_against_the_integral() -> None:
 
 
 def test_bad_configurations_are_named() -> None:
-    for options, message in [
-        ({"patch_size": 12}, "patch_size: expected a divisor"),
-        ({"heads": 3}, "heads: expected a divisor"),
-        ({"action_std": (0.0, 1.0)}, "positive stds"),
-        ({"image_size": 48, "patch_size": 24}, "power of two"),
+    for encoder, options, message in [
+        ("vit", {"patch_size": 12}, "patch_size: expected a divisor"),
+        ("vit", {"heads": 3}, "heads: expected a divisor"),
+        ("vit", {"action_std": (0.0, 1.0)}, "positive stds"),
+        ("vit", {"drawing_weight": 1.0}, "drawing_weight: expected 0 for the encoder 'vit'"),
+        ("points", {"grid": 12}, "grid: expected a divisor of image_size 32, found 12"),
+        ("points", {"grid": 0}, "grid: expected a divisor"),
+        ("points", {"num_points": 0}, "num_points, channels: expected at least 1 point"),
+        ("points", {"num_points": 4}, "num_points: expected at least 5"),
     ]:
         with pytest.raises(InputError, match=message):
-            small_model("bilinear", **options)
+            small_model("bilinear", encoder=encoder, **options)
+    with pytest.raises(InputError, match="encoder: expected one of points, vit, found 'eyes'"):
+        ModelConfig("t", 32, 5, (0.0,), (1.0,), encoder="eyes")  # type: ignore[arg-type]

@@ -48,7 +48,14 @@ def with_residual(seed: int = 0) -> ResidualDynamics:
 def predictor(seed: int = 0) -> PredictorDynamics:
     torch.manual_seed(seed)
     config = PredictorConfig(
-        "t", 64, M // ENV, (0.0,) * ENV, (1.0,) * ENV, latent_size=D, history=2, predictor_depth=1
+        "t",
+        64,
+        M // ENV,
+        (0.0,) * ENV,
+        (1.0,) * ENV,
+        num_points=D // 2,
+        history=2,
+        predictor_depth=1,
     )
     made = PredictorDynamics(config).eval()
     for block in made.blocks:  # zero gates would hide the actions

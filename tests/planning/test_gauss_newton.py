@@ -7,12 +7,14 @@ import logging
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.planning.conftest import ENV, D, M, bilinear, problem, with_residual
 
 from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
+from bilinear_wm.planning.base import Search
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
 from bilinear_wm.planning.sensitivity import (
     analytic,
@@ -100,13 +102,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "every action by itself": {"coherent": False},
     "no effort": {"effort": 0.0},
     "candidates": {"candidates": 16, "spread": 0.5},
+    "starts": {"candidates": 9, "spread": 1.5, "starts": 3},
+    "starts, blocks in turn": {"candidates": 8, "starts": 2, "refreshed_blocks": 2},
 }
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("box", [True, False])
-def test_both_engines_and_both_sensitivities_agree(name: str, box: bool) -> None:
-    dynamics = bilinear(seed=4)
+@pytest.mark.parametrize("make_dynamics", [bilinear, with_residual])
+def test_both_engines_and_both_sensitivities_agree(
+    name: str, box: bool, make_dynamics: Any
+) -> None:
+    dynamics = make_dynamics(seed=4)
     problems = reachable(dynamics, box)
     settings = SETTINGS[name] | {"iterations": 60}
     make = lambda **more: GaussNewtonPlanner(  # noqa: E731
@@ -117,6 +124,7 @@ def test_both_engines_and_both_sensitivities_agree(name: str, box: bool) -> None
     before = 0.5 * (problems.z0 - problems.z_goal).square().sum(-1)
     assert ((rough_plans.cost - torch_plans.cost).abs() < 1e-2 * before).all()
     compiled = make()
+    assert compiled._kernel is not None
     for i in range(6):
         one = PlanProblem(
             problems.z0[i], problems.z_goal[i], 5, problems.action_low, problems.action_high
@@ -155,6 +163,32 @@ def test_a_hundred_problems_at_once_are_planned_as_one_by_one(
     if dtype == torch.float64:  # single precision leaves flat directions open
         actions = torch.stack([plan.actions for plan in alone])
         torch.testing.assert_close(actions, together.actions, rtol=0, atol=1e-5)
+
+
+def test_the_kernel_ranks_the_candidates_that_torch_ranks() -> None:
+    """The same starts, before anything is descended."""
+    dynamics, p = with_residual(seed=2), problem(horizon=4)
+    config = GaussNewtonConfig(candidates=11, starts=5, spread=0.8)
+    planner = GaussNewtonPlanner(dynamics, config)
+    kernel = planner._kernel
+    assert kernel is not None
+    z0, goal, path, start, low, high = planner._tensors(p, torch.full((4, M), 0.1))
+    search = Search(z0, planner._objective(goal, path), start, low, high, float("inf"))
+    expected = planner._starts(search)[0].detach()
+    found = kernel._starts(kernel._weights(), kernel._numbers(search), search)
+    torch.testing.assert_close(torch.tensor(np.stack(list(found))).float(), expected)
+
+
+def test_the_kernel_with_a_residual_keeps_a_deadline() -> None:
+    planner = GaussNewtonPlanner(
+        with_residual(), GaussNewtonConfig(candidates=4, starts=3, tolerance=0.0)
+    )
+    assert planner._kernel is not None
+    plan = planner.plan(problem(), deadline_s=0.0)
+    assert plan.status == "deadline"
+    assert torch.isfinite(plan.cost)
+    thorough = planner.plan(problem())
+    assert thorough.cost <= plan.cost
 
 
 def test_a_path_is_followed() -> None:
@@ -226,8 +260,9 @@ def test_without_numba_torch_plans_and_says_so_once(
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "bilinear_wm.planning._compiled", raising=False)
-    monkeypatch.delattr("bilinear_wm.planning._compiled", raising=False)
+    for name in ("_compiled", "_compiled_rollout"):
+        monkeypatch.delitem(sys.modules, f"bilinear_wm.planning.{name}", raising=False)
+        monkeypatch.delattr(f"bilinear_wm.planning.{name}", raising=False)
     monkeypatch.setattr(builtins, "__import__", fake)
     with caplog.at_level(logging.WARNING):
         planner = GaussNewtonPlanner(bilinear())

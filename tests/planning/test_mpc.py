@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.planning.conftest import M, bilinear, problem
@@ -28,10 +30,21 @@ def test_a_shrinking_horizon_arrives() -> None:
     assert horizons == [3, 2, 1, 3, 2]
 
 
+def test_before_a_deadline_plans_keep_their_length_until_it_is_near() -> None:
+    loop = RecedingHorizon(MPCConfig(horizon=5, replan_every=2, arrive="deadline"))
+    horizons, left = [], 10
+    while left > 0:
+        loop.limit(left)
+        horizons.append(loop.horizon)
+        left -= len(loop.accept(torch.zeros(loop.horizon, M)))
+    assert horizons == [5, 5, 5, 4, 2]
+
+
 def test_the_rest_is_the_next_warm_start() -> None:
     actions = torch.arange(3.0)[:, None].expand(3, M)
-    for shrink, expected in ((True, [1.0, 2.0]), (False, [1.0, 2.0, 0.0])):
-        loop = RecedingHorizon(MPCConfig(horizon=3, replan_every=1, shrink=shrink))
+    ways: dict[Any, list[float]] = {"plan": [1.0, 2.0], "deadline": [1.0, 2.0, 0.0]}
+    for arrive, expected in ways.items():
+        loop = RecedingHorizon(MPCConfig(horizon=3, replan_every=1, arrive=arrive))
         loop.accept(actions)
         assert loop.warm_start(actions, M)[:, 0].tolist() == expected
         loop.restart()
@@ -64,3 +77,5 @@ def test_settings_are_checked() -> None:
         MPCConfig(horizon=0)
     with pytest.raises(InputError, match="replan_every: expected 1 to 3"):
         MPCConfig(horizon=3, replan_every=4)
+    with pytest.raises(InputError, match="arrive: expected one of plan, deadline"):
+        MPCConfig(arrive="never")  # type: ignore[arg-type]

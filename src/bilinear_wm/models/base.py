@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,8 +13,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from bilinear_wm import checkpoint
+from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoder import BatchNorm, Encoder
+from bilinear_wm.models.drawing import Drawing
+from bilinear_wm.models.encoders import make_encoder
+from bilinear_wm.models.encoders.layers import BatchNorm
+from bilinear_wm.models.encoders.points import PointsEncoder, shifted
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Loss:
     inverse: Float[Tensor, ""] | None = None
     """Mean squared error of the recovered actions, where the model recovers them."""
     regularizer: Float[Tensor, ""] | None = None
+    drawing: Float[Tensor, ""] | None = None
+    """Error of the drawn pictures, where the model draws, as a share of the mean picture's."""
 
     def numbers(self) -> dict[str, float]:
         """The terms that there are, as plain numbers."""
@@ -70,7 +76,9 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config)
+        self.encoder = make_encoder(config)
+        if config.drawing_weight > 0:
+            self.drawing = Drawing(config)
         self.register_buffer("action_mean", torch.tensor(config.action_mean), persistent=False)
         self.register_buffer("action_std", torch.tensor(config.action_std), persistent=False)
 
@@ -87,8 +95,24 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         pixels: UInt8[Tensor, "batch frames h w 3"],
         actions: Float[Tensor, "batch frames-1 m"],
     ) -> Loss:
-        """The objective on windows of pictures; every picture is encoded once."""
-        return self.latent_loss(self.encoder(pixels), actions)
+        """The objective on windows of pictures, and the anchor; each is encoded once."""
+        z = self.encoder(pixels)
+        loss = self.latent_loss(z, actions)
+        if not self.draws:
+            return loss
+        error = self.drawing.error(self.points(z), pixels)
+        total = loss.total + self.config.drawing_weight * error
+        if self.config.shift_weight > 0:
+            total = total + self.config.shift_weight * self._shift_error(z[:, 0], pixels[:, 0])
+        return replace(loss, total=total, drawing=error)
+
+    def _shift_error(self, z: Tensor, pixels: Tensor) -> Tensor:
+        """How far points are from moving with a shifted picture, in squared cells of the grid."""
+        by = torch.randint(-6, 7, (len(z), 2), device=z.device)
+        moved = self.points(self.encoder(shifted(pixels, by))) - self.points(z)
+        wanted = by * (2 / self.config.image_size)
+        error = (moved - wanted[:, None]) * (self.config.grid / 2)
+        return error.square().mean()
 
     def forward(self, pixels: Tensor, actions: Tensor) -> Loss:
         """`loss`, under the name that distributed training wraps."""
@@ -96,6 +120,8 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
 
     def prepare(self, pixels: UInt8[Tensor, "pictures h w 3"]) -> None:
         """What a fresh model needs to know of the data, given some pictures."""
+        if self.draws:
+            self.drawing.prepare(pixels)
 
     def finalize(self, z: Float[Tensor, "batch d"]) -> None:
         """Last touches before a checkpoint is written, given some latents; changes no plan."""
@@ -113,9 +139,35 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
     @torch.no_grad()
     def encode(self, pixels: Any) -> Float[Tensor, "*batch d"]:
         """Latents of uint8 pictures (..., H, W, 3), given as an array or a tensor."""
-        device = self.encoder.class_token.device
-        result: Tensor = self.encoder(torch.as_tensor(pixels, device=device))
+        result: Tensor = self.encoder(torch.as_tensor(pixels, device=self.device))
         return result
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.action_mean.device
+
+    @property
+    def draws(self) -> bool:
+        """Whether `draw` works: the model has a decoder."""
+        return self.config.drawing_weight > 0
+
+    def points(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch k 2"]:
+        """Where the latent says that things are: x to the right, y down, both in [-1, 1]."""
+        if not isinstance(self.encoder, PointsEncoder):
+            raise InputError(
+                f"points: expected a model with the points encoder, found {self.config.encoder!r}"
+            )
+        return self.encoder.points(z)
+
+    def draw(self, z: Float[Tensor, "*batch d"]) -> UInt8[Tensor, "*batch h w 3"]:
+        """Pictures of latents, seen or predicted."""
+        if not self.draws:
+            raise InputError(
+                "draw: expected a model with a decoder, found one without; "
+                "train one with the points encoder and a drawing_weight (--size compact)"
+            )
+        return self.drawing.draw(self.points(z))
 
     def to_env_actions(self, actions: Float[Tensor, "*batch h m"]) -> Float[Tensor, "*batch s a"]:
         """Model actions as raw actions, one row per environment step."""

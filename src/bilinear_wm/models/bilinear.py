@@ -21,13 +21,13 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import Dynamics, Loss, WorldModel
 from bilinear_wm.models.cholqr import SHIFT, cholqr, gram_factor, upper
-from bilinear_wm.models.components import PictureComponents
 from bilinear_wm.models.config import ModelConfig
 
 
@@ -43,9 +43,6 @@ class BilinearConfig(ModelConfig):
     forward_unit: What the forward error is measured in: `latent` units, as in the paper, or
         `motion`, the typical squared change of the latent in a block. The second does not
         depend on the latents' scale, so that shrinking them gains nothing.
-    picture_weight: Weight of a term that keeps the pictures' principal components in the first
-        entries of the latent; 0 for none.
-    picture_components: How many of them.
     residual_hidden: Width of the planning residual; 0 while there is none.
     """
 
@@ -54,9 +51,18 @@ class BilinearConfig(ModelConfig):
     inverse_weight: float = 30.0
     gain_init: float = 1.0
     forward_unit: Literal["latent", "motion"] = "latent"
-    picture_weight: float = 0.0
-    picture_components: int = 64
     residual_hidden: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 0 < self.latent_size < self.block_size:
+            name, least = "projector_size", self.block_size
+            if self.encoder == "points":
+                name, least = "num_points", -(-self.block_size // 2)
+            raise InputError(
+                f"{name}: expected at least {least}, for a latent of as many numbers as a block of "
+                f"actions has ({self.block_size}), found {getattr(self, name)}"
+            )
 
 
 class BilinearDynamics(Dynamics):
@@ -255,8 +261,6 @@ class BilinearWorldModel(WorldModel):
             config.gain_init,
             config.action_size,
         )
-        if config.picture_weight > 0:
-            self.components = PictureComponents(config.picture_components)
         if config.residual_hidden > 0:
             from bilinear_wm.models.residual import ResidualDynamics
 
@@ -273,23 +277,6 @@ class BilinearWorldModel(WorldModel):
             if self.config.forward_unit == "motion":
                 forward = forward / typical_motion(z)
             return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
-
-    def loss(
-        self,
-        pixels: UInt8[Tensor, "batch frames h w 3"],
-        actions: Float[Tensor, "batch frames-1 m"],
-    ) -> Loss:
-        z = self.encoder(pixels)
-        loss = self.latent_loss(z, actions)
-        if self.config.picture_weight == 0:
-            return loss
-        error = self.components.error(z, pixels)
-        total = loss.total + self.config.picture_weight * error
-        return Loss(total, loss.forward, loss.inverse, error)
-
-    def prepare(self, pixels: UInt8[Tensor, "pictures h w 3"]) -> None:
-        if self.config.picture_weight > 0:
-            self.components.fit(pixels)
 
     @torch.no_grad()
     def vitals(self) -> dict[str, float]:

@@ -11,19 +11,17 @@ Size = Literal["compact", "paper"]
 
 ENCODER_SIZES: dict[str, dict[str, Any]] = {
     "paper": {
+        "encoder": "vit",
         "patch_size": 14,
-        "stem": "patch",
         "width": 192,
         "depth": 12,
         "heads": 3,
         "projector_hidden": 2048,
     },
     "compact": {
-        "patch_size": 16,
-        "stem": "conv",
-        "width": 128,
-        "depth": 2,
-        "heads": 4,
+        "encoder": "points",
+        "drawing_weight": 60.0,
+        "shift_weight": 3.0,
         "projector_hidden": 512,
     },
 }
@@ -42,31 +40,34 @@ class ModelConfig:
     action_std: tuple[float, ...]
     render_quality: str = "unknown"
     # The encoder.
-    latent_size: int = 192
-    patch_size: int = 16
-    stem: Literal["patch", "conv"] = "conv"
-    stem_norm: bool = False
-    """Batch norms between the stem's convolutions: they see soon how things are turned, not only
-    where they are, at the price of noisier latents during training."""
-    width: int = 128
-    depth: int = 3
-    heads: int = 4
+    encoder: Literal["points", "vit"] = "points"
+    num_points: int = 16
+    """K of the points encoder; its latent has 2 K numbers."""
+    grid: int = 16
+    """Cells along a side of its maps; a divisor of the image size."""
+    channels: int = 64
+    projector_size: int = 192
+    """Numbers in the latent of the vision transformer."""
+    patch_size: int = 14
+    width: int = 192
+    depth: int = 12
+    heads: int = 3
     mlp_ratio: int = 4
     projector_hidden: int = 512
+    """Of the vision transformer, and of the baselines' predictors."""
+    # The anchor.
+    drawing_weight: float = 0.0
+    """Of the drawing anchor, for the points encoder; 0 for none."""
+    shift_weight: float = 0.0
+    """Of a term by which points move with the picture when it is shifted; 0 for none."""
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.image_size % self.patch_size:
+        if self.drawing_weight > 0 and self.encoder != "points":
             raise InputError(
-                f"patch_size: expected a divisor of image_size {self.image_size}, "
-                f"found {self.patch_size}; give another (--options), or pictures of another size"
+                f"drawing_weight: expected 0 for the encoder {self.encoder!r}, which has no points "
+                f"to draw from, found {self.drawing_weight}"
             )
-        if self.stem == "conv" and self.patch_size & (self.patch_size - 1):
-            raise InputError(
-                f"patch_size: expected a power of two for the conv stem, found {self.patch_size}"
-            )
-        if self.width % self.heads:
-            raise InputError(f"heads: expected a divisor of width {self.width}, found {self.heads}")
         if len(self.action_mean) != len(self.action_std) or min(self.action_std, default=0) <= 0:
             raise InputError(
                 "action_mean, action_std: expected equally many numbers and positive stds, "
@@ -77,6 +78,11 @@ class ModelConfig:
     def action_size(self) -> int:
         """Numbers in one environment action."""
         return len(self.action_mean)
+
+    @property
+    def latent_size(self) -> int:
+        """Numbers in a latent."""
+        return 2 * self.num_points if self.encoder == "points" else self.projector_size
 
     @property
     def block_size(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bilinear_wm.models.base import Dynamics
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoder import Projector, attend
+from bilinear_wm.models.encoders.layers import Projector, attend
 
 PREDICTOR_SIZES: dict[str, dict[str, Any]] = {
     "paper": {

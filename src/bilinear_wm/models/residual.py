@@ -5,6 +5,9 @@
 P(z) is an orthonormal basis of the coherent control directions M(z) E: what actions held constant
 over a block do. The projection leaves those directions to the structured model, so that the
 residual can sharpen predictions (contacts, walls) but not take control away from it.
+
+Where M(z) = Q(z) R, P follows from Q: the columns of Q are orthonormal, so CholQR(Q R E) = Q T with
+the constant T = CholQR(R E).
 """
 
 from __future__ import annotations
@@ -16,6 +19,20 @@ from torch import Tensor, nn
 
 from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.models.cholqr import cholqr, cholqr_jvp
+
+
+class Gate(nn.Module):
+    """x (1 + x / sqrt(1 + x^2)) / 2: shaped like a GELU, of operations that a CPU has in hardware.
+
+    Its slope is (1 + s) / 2 + x c^3 / 2 with c = 1 / sqrt(1 + x^2) and s = x c.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (0.5 + 0.5 * x * torch.rsqrt(1 + x * x))
+
+    def slope(self, x: Tensor) -> Tensor:
+        c = torch.rsqrt(1 + x * x)
+        return 0.5 + 0.5 * x * c * (1 + c * c)
 
 
 class ResidualDynamics(BilinearDynamics):
@@ -36,22 +53,57 @@ class ResidualDynamics(BilinearDynamics):
         self.A, self.B, self.C, self.scale = base.A, base.B, base.C, base.scale
         for parameter in self.parameters():
             parameter.requires_grad_(False)
-        last = nn.Linear(hidden, d)
-        nn.init.zeros_(last.weight)  # begin as the structured model
-        nn.init.zeros_(last.bias)
         self.residual = nn.Sequential(
-            nn.Linear(d + m, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), last
+            nn.Linear(d + m, hidden), Gate(), nn.Linear(hidden, hidden), Gate(),
+            nn.Linear(hidden, d),
         )  # fmt: skip
+        self._zero_last()
         repeats = m // base.env_action_size
         coherent = torch.eye(base.env_action_size).repeat(repeats, 1) / repeats**0.5
         self.register_buffer("coherent", coherent, persistent=False)
 
+    def _zero_last(self) -> None:
+        """Begin as the structured model."""
+        nn.init.zeros_(self.residual[-1].weight)
+        nn.init.zeros_(self.residual[-1].bias)
+
+    @torch.no_grad()
+    def reset_residual(self, z: Float[Tensor, "samples d"]) -> None:
+        """Forget the residual; its first layer standardises latents like these."""
+        for layer in self.residual:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+        self._zero_last()
+        std = z.std(0)
+        first = self.residual[0]
+        first.weight[:, : self.latent_size] /= std.clamp_min(0.02 * std.max())
+        first.bias -= first.weight[:, : self.latent_size] @ z.mean(0)
+
+    @torch.no_grad()
+    def rescale(self, weight: Float[Tensor, " d"]) -> None:
+        """Roughly the same structured dynamics for latents multiplied by `weight`.
+
+        Roughly, because normalized directions do not stay so: it is where a fit begins.
+        """
+        self.A.mul_(weight[:, None] / weight)
+        self.B.mul_(weight[:, None])
+        self.C.mul_(weight[:, None, None] / weight)
+
     def step(
         self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch d"]:
-        p = cholqr(self.action_map(z) @ self.coherent)
         r = self.residual(torch.cat([z, a], dim=-1))
-        return super().step(z, a) + _reject(p, r)
+        tilde = self.directions(z)
+        if self.normalization == "none":
+            gain, p = tilde, cholqr(tilde @ self.coherent)
+        else:
+            gain = cholqr(tilde)
+            a, p = a @ self.R.T, gain @ self.held_basis()
+        return z @ self.A.T + (gain @ a.unsqueeze(-1)).squeeze(-1) + _reject(p, r)
+
+    def held_basis(self) -> Float[Tensor, "m k"]:
+        """T: the coherent control directions in the basis of Q."""
+        return cholqr(self.R @ self.coherent)
 
     def step_jet(
         self, z: Float[Tensor, "*batch z_rows d"], a: Float[Tensor, "*batch a_rows m"]
@@ -61,11 +113,10 @@ class ResidualDynamics(BilinearDynamics):
         z = F.pad(z, (0, 0, 0, a.shape[-2] - z.shape[-2]))
         tilde, tilde_dot = self.directions(z[..., 0, :]), self.spread(z[..., 1:, :])
         if self.normalization == "none":
-            m_z, m_dot = tilde, tilde_dot
+            p, p_dot = cholqr_jvp(tilde @ self.coherent, tilde_dot @ self.coherent)
         else:
             q, q_dot = cholqr_jvp(tilde, tilde_dot)
-            m_z, m_dot = q @ self.R, q_dot @ self.R
-        p, p_dot = cholqr_jvp(m_z @ self.coherent, m_dot @ self.coherent)
+            p, p_dot = q @ self.held_basis(), q_dot @ self.held_basis()
         jet = torch.cat([z, a], dim=-1)
         r, r_dot = self._residual_jvp(jet[..., 0, :], jet[..., 1:, :])
         inner = torch.einsum("...ij,...i->...j", p, r)
@@ -81,8 +132,7 @@ class ResidualDynamics(BilinearDynamics):
             if isinstance(layer, nn.Linear):
                 x, x_dot = layer(x), x_dot @ layer.weight.T
             else:
-                slope = torch.func.vmap(torch.func.grad(F.gelu))(x.reshape(-1))
-                x, x_dot = layer(x), slope.view_as(x).unsqueeze(-2) * x_dot
+                x, x_dot = layer(x), layer.slope(x).unsqueeze(-2) * x_dot
         return x, x_dot
 
 

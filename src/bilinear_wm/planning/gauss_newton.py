@@ -44,7 +44,12 @@ from bilinear_wm.planning.base import (
 )
 from bilinear_wm.planning.kernel import Kernel, kernel_for
 from bilinear_wm.planning.objective import Quadratic, Tangents
-from bilinear_wm.planning.sensitivity import analytic, coherent_lift, finite_difference
+from bilinear_wm.planning.sensitivity import (
+    analytic,
+    coherent_lift,
+    finite_difference,
+    random_offsets,
+)
 
 Slopes = tuple[Tensor, Tangents]
 """Latents of some plans, and how they move with the actions."""
@@ -127,6 +132,12 @@ class GaussNewtonPlanner(Planner):
             self._kernel = kernel_for(dynamics, self._lift, config)
 
     def _search(self, search: Search) -> Found:
+        if self._kernel is not None:
+            # One after the other, and still faster than a batch in torch (docs/planning.md).
+            if len(search.z0) == 1:
+                return self._kernel.search(search)
+            rows = torch.arange(len(search.z0))[:, None]
+            return _together([self._kernel.search(search.rows(row)) for row in rows])
         starts = self._starts(search)
         batch, count = starts.shape[:2]
         if count == 1:
@@ -134,7 +145,8 @@ class GaussNewtonPlanner(Planner):
         # Several starts a problem are further problems; the best result counts.
         rows = torch.arange(batch, device=starts.device).repeat_interleave(count)
         found = self._descend(search.rows(rows), starts.flatten(0, 1))
-        best = found.cost.view(batch, count).argmin(-1) + count * torch.arange(batch)
+        first = count * torch.arange(batch, device=starts.device)
+        best = found.cost.view(batch, count).argmin(-1) + first
         chosen = best.tolist()
         return Found(
             found.actions[best],
@@ -144,15 +156,6 @@ class GaussNewtonPlanner(Planner):
         )
 
     def _descend(self, search: Search, actions: Float[Tensor, "batch h m"]) -> Found:
-        if self._kernel is not None:
-            # One after the other, and still faster than a batch in torch (docs/planning.md).
-            single = len(actions) == 1
-            rows = torch.arange(len(actions))[:, None]
-            each = [
-                self._kernel.search(search if single else search.rows(row), start)
-                for row, start in zip(rows, actions, strict=True)
-            ]
-            return each[0] if single else _together(each)
         if self._bilinear is None:  # a dynamics of the user's may differentiate inside
             return self._descend_in_torch(search, actions)
         with torch.inference_mode():  # a fifth faster than without gradients
@@ -280,20 +283,13 @@ class GaussNewtonPlanner(Planner):
         aligned = math.ceil(config.candidates / 2)
         lengths = config.spread * torch.linspace(0, 1, aligned + 1)[1:].to(downhill)
         along = (downhill / size)[:, None] * lengths[:, None, None]
-        noise = self._noise(config.candidates - aligned, horizon).to(downhill)
+        count = config.candidates - aligned
+        noise = random_offsets(config, self._lift, count, horizon).to(downhill)
         offsets = torch.cat([along, noise.expand(len(along), -1, -1, -1)], dim=1)
         plans = search.clamp(search.start[:, None] + offsets)
         plans = torch.cat([search.start[:, None], plans], dim=1)
         best = evaluate(self.dynamics, search, plans).topk(config.starts, largest=False).indices
         return plans.gather(1, best[..., None, None].expand(-1, -1, *plans.shape[2:]))
-
-    def _noise(self, count: int, horizon: int) -> Float[Tensor, "count h m"]:
-        """Random coherent plans of root mean square `spread`."""
-        m, r = self._lift.shape
-        generator = torch.Generator().manual_seed(self.config.seed)
-        white = torch.randn(count, horizon, r, generator=generator)
-        repeats = (m / r) ** 0.5
-        return self.config.spread * repeats * (white @ self._lift.cpu().float().mT)
 
 
 def _together(found: list[Found]) -> Found:

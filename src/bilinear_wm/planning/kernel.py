@@ -13,23 +13,26 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.models.residual import ResidualDynamics
 from bilinear_wm.planning.base import Found, PlannableDynamics, Search, Status
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
+from bilinear_wm.planning.sensitivity import random_offsets
 
 if TYPE_CHECKING:
     from bilinear_wm.planning.gauss_newton import GaussNewtonConfig
 
 log = logging.getLogger(__name__)
 
+LANES = 16
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
@@ -42,6 +45,13 @@ class Weights(NamedTuple):
     gain: F64  # R, (m, m)
     lift: F64  # E of one block, (m, r)
     push: F64  # R E, (m, r)
+    held: F64  # S = T T^T of the residual's projection, (m, m)
+    first: F32  # the residual's layers, (hidden, w >= d + m); no rows if there is none ...
+    first_bias: F32
+    second: F32  # ... (hidden, hidden) ...
+    second_bias: F32
+    third: F32  # ... and (d, hidden)
+    third_bias: F32
 
 
 class Workspace(NamedTuple):
@@ -57,7 +67,11 @@ class Workspace(NamedTuple):
     gram: F64  # (m, m)
     inverse: F64  # (m, m)
     half: F64  # (m, m)
-    small: F64  # (4, m)
+    small: F64  # (7, m)
+    inputs: F32  # (1 + k, w): what the residual's layers get ...
+    hidden: F32  # (1 + k, hidden) ...
+    deeper: F32  # (1 + k, hidden) ...
+    outputs: F32  # (1 + k, d): ... and give, for a latent and its tangents
     gradient: F64  # (k)
     hessian: F64  # (k, k)
     delta: F64  # (k)
@@ -65,6 +79,18 @@ class Workspace(NamedTuple):
     step: F64  # (h, m)
     trial: F64  # (h, m)
     progress: F64  # cost, and iterations in a row that gained little
+
+
+class Crowd(NamedTuple):
+    """Every array that ranking n plans at once writes."""
+
+    latents: F32  # (n, d)
+    passed: F32  # (n, m * d + d)
+    inputs: F32  # (n, w)
+    hidden: F32  # (n, hidden)
+    deeper: F32  # (n, hidden)
+    outputs: F32  # (n, d)
+    costs: F64  # (n)
 
 
 class Numbers(NamedTuple):
@@ -88,8 +114,14 @@ class Numbers(NamedTuple):
 def kernel_for(
     dynamics: PlannableDynamics, lift: Tensor, config: GaussNewtonConfig
 ) -> Kernel | None:
-    """A kernel where it applies: bilinear dynamics in single precision on the CPU, and numba."""
-    if type(dynamics) is not BilinearDynamics or dynamics.normalization != "cholqr":
+    """A kernel where it applies: bilinear dynamics in single precision on the CPU, and numba.
+
+    The residual may be added, if its layers are those that the kernel knows.
+    """
+    if type(dynamics) not in (BilinearDynamics, ResidualDynamics):
+        return None
+    assert isinstance(dynamics, BilinearDynamics)
+    if dynamics.normalization != "cholqr":
         return None
     if dynamics.A.device.type != "cpu" or dynamics.A.dtype != torch.float32:
         return None
@@ -116,13 +148,53 @@ class Kernel:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._curvatures: dict[tuple[int, float, float], F64] = {}
+        self._noises: dict[int, F64] = {}
         self._warm_up()
 
-    def search(self, search: Search, start: Float[Tensor, "h m"]) -> Found:
-        """The counterpart of `GaussNewtonPlanner._descend`."""
+    def search(self, search: Search) -> Found:
+        """One problem: rank the candidates, descend from the best of them, keep the best plan."""
         weights, numbers = self._weights(), self._numbers(search)
-        space = self._workspace(len(start), numbers.refreshed)
-        actions = start.double().numpy().copy()
+        horizon = search.start.shape[1]
+        space = self._workspace(horizon, numbers.refreshed)
+        self._compiled.prepare(weights, space, numbers)
+        found: Found | None = None
+        for start in self._starts(weights, numbers, search):
+            if found is not None and search.out_of_time():
+                break
+            another = self._descend(search, weights, numbers, space, start)
+            if found is None or another.cost[0] < found.cost[0]:
+                found = another
+        assert found is not None
+        return found
+
+    def _starts(self, weights: Weights, numbers: Numbers, search: Search) -> Iterable[F64]:
+        """The counterpart of `GaussNewtonPlanner._starts`."""
+        config, (horizon, m) = self._config, search.start.shape[1:]
+        start = search.start[0].double().numpy()
+        if config.candidates == 0:
+            return (start.copy(),)
+        plans = np.empty((1 + config.candidates, horizon, m))
+        plans[0] = start
+        noise = self._noise(config.candidates // 2, horizon)
+        space, crowd = self._workspace(horizon, horizon), self._crowd()
+        every = numbers._replace(refreshed=horizon)
+        self._compiled.prepare(weights, space, every)
+        self._compiled.rank(
+            weights,
+            space,
+            crowd,
+            every,
+            plans,
+            noise,
+            config.candidates - len(noise),
+            config.spread,
+        )
+        return plans[np.argsort(crowd.costs, kind="stable")[: config.starts]]
+
+    def _descend(
+        self, search: Search, weights: Weights, numbers: Numbers, space: Workspace, actions: F64
+    ) -> Found:
+        """The counterpart of `GaussNewtonPlanner._descend_in_torch`; writes into `actions`."""
         limit = self._config.iterations
         # A deadline is looked at between iterations; without one there is nothing to look at.
         stride = limit if math.isinf(search.stop_at) else 1
@@ -139,7 +211,7 @@ class Kernel:
             status = "diverged"
         found = search.clamp(torch.from_numpy(actions).float())  # rounded, and still in the box
         latents = torch.from_numpy(space.latents.copy())
-        cost = start.new_tensor([space.progress[0]])
+        cost = torch.tensor([space.progress[0]], dtype=torch.float32)
         return Found(found[None], cost, (status,), (done,), latents[None])
 
     def _weights(self) -> Weights:
@@ -194,8 +266,37 @@ class Kernel:
         spaces = self._local.__dict__.setdefault("spaces", {})
         if (horizon, refreshed) not in spaces:
             d, (m, r) = self._dynamics.latent_size, self._lift.shape
-            spaces[horizon, refreshed] = _make_workspace(d, m, horizon, refreshed * r)
+            hidden = self._weights().first.shape[0]
+            spaces[horizon, refreshed] = _make_workspace(d, m, hidden, horizon, refreshed * r)
         return spaces[horizon, refreshed]
+
+    def _crowd(self) -> Crowd:
+        """This thread's memory for the candidates."""
+        if not hasattr(self._local, "crowd"):
+            n, (d, m) = 1 + self._config.candidates, self._sizes
+            hidden = self._weights().first.shape[0]
+            self._local.crowd = Crowd(
+                latents=np.zeros((n, d), np.float32),
+                passed=np.zeros((n, m * d + d), np.float32),
+                inputs=np.zeros((n, padded(d + m)), np.float32),
+                hidden=np.zeros((n, hidden), np.float32),
+                deeper=np.zeros((n, hidden), np.float32),
+                outputs=np.zeros((n, d), np.float32),
+                costs=np.zeros(n),
+            )
+        crowd: Crowd = self._local.crowd
+        return crowd
+
+    def _noise(self, count: int, horizon: int) -> F64:
+        """The random candidates, which are the same for every problem."""
+        if horizon not in self._noises:
+            made = random_offsets(self._config, self._lift, count, horizon)
+            self._noises[horizon] = made.double().numpy()
+        return self._noises[horizon]
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        return self._dynamics.latent_size, self._dynamics.action_size
 
     def _warm_up(self) -> None:
         """Compile now, not in the first tick of a control loop."""
@@ -203,23 +304,42 @@ class Kernel:
         start = torch.zeros(1, 2, m)
         objective = Objective((Reach(torch.ones(1, 2, d), (0.0, 1.0)),))
         bound = torch.ones(m)
-        self.search(Search(torch.zeros(1, d), objective, start, -bound, bound, math.inf), start[0])
+        self.search(Search(torch.zeros(1, d), objective, start, -bound, bound, math.inf))
+
+
+def padded(size: int) -> int:
+    """Up to whole vector registers: odd ends of inner products are slow."""
+    return -(-size // LANES) * LANES
 
 
 def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
     spread = dynamics.C.detach().transpose(0, 1).reshape(-1, dynamics.latent_size)
     wide = torch.cat([spread, dynamics.A.detach()])
     gain, held = dynamics.R.detach().double().numpy(), lift.double().numpy()
+    m, d = dynamics.action_size, dynamics.latent_size
+    shapes = ((0, d + m), (0,), (0, 0), (0,), (d, 0), (d,))
+    layers = [np.zeros(shape, np.float32) for shape in shapes]
+    kept = np.zeros((m, m))
+    if isinstance(dynamics, ResidualDynamics):
+        layers = [p.detach().numpy() for p in dynamics.residual.parameters()]
+        layers[0] = np.pad(layers[0], ((0, 0), (0, padded(d + m) - d - m)))
+        basis = dynamics.held_basis().detach().double().numpy()
+        kept = basis @ basis.T
     return Weights(
         base=np.ascontiguousarray(dynamics.B.detach().T.numpy()),
         wide=np.ascontiguousarray(wide.numpy()),
         gain=np.ascontiguousarray(gain),
         lift=np.ascontiguousarray(held),
         push=np.ascontiguousarray(gain @ held),
+        held=kept,
+        **{
+            name: np.ascontiguousarray(layer)
+            for name, layer in zip(Weights._fields[-6:], layers, strict=True)
+        },
     )
 
 
-def _make_workspace(d: int, m: int, horizon: int, k: int) -> Workspace:
+def _make_workspace(d: int, m: int, hidden: int, horizon: int, k: int) -> Workspace:
     return Workspace(
         latents=np.zeros((horizon + 1, d), np.float32),
         first=np.zeros(m * d + d, np.float32),
@@ -231,7 +351,11 @@ def _make_workspace(d: int, m: int, horizon: int, k: int) -> Workspace:
         gram=np.zeros((m, m)),
         inverse=np.zeros((m, m)),
         half=np.zeros((m, m)),
-        small=np.zeros((4, m)),
+        small=np.zeros((7, m)),
+        inputs=np.zeros((1 + k, padded(d + m)), np.float32),
+        hidden=np.zeros((1 + k, hidden), np.float32),
+        deeper=np.zeros((1 + k, hidden), np.float32),
+        outputs=np.zeros((1 + k, d), np.float32),
         gradient=np.zeros(k),
         hessian=np.zeros((k, k)),
         delta=np.zeros(k),

@@ -2,20 +2,23 @@
 
 Executing a whole plan before the next one is the paper's way. Executing less of it needs care: a
 plan of five blocks uses all five to arrive, so starting a new plan of five after each block never
-arrives. With `shrink` the horizon becomes shorter by what was executed, until the plan is used
-up and the next begins at full length.
+arrives. There are two ways out. The horizon becomes shorter by what was executed, until the plan is
+used up and the next begins at full length (`arrive="plan"`). Or, where the time is limited, plans
+keep their length until less than that is left, and arrive at its end (`arrive="deadline"`): later,
+and better where things must first be brought about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilinear_wm.errors import InputError
+from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.planning.base import Planner, PlanProblem, Status
 
 
@@ -26,14 +29,16 @@ class MPCConfig:
     Attributes:
         horizon: Blocks a plan looks ahead.
         replan_every: Blocks executed before the next plan; None for the whole plan.
-        shrink: Whether a plan that continues another is shorter by what was executed.
+        arrive: When a plan that continues another ends: with that one, or as late as the time that
+            is left allows.
     """
 
     horizon: int = 5
     replan_every: int | None = None
-    shrink: bool = True
+    arrive: Literal["plan", "deadline"] = "plan"
 
     def __post_init__(self) -> None:
+        check_choices(self)
         if self.horizon < 1:
             raise InputError(f"horizon: expected at least one block, found {self.horizon}")
         if self.replan_every is not None and not 1 <= self.replan_every <= self.horizon:
@@ -62,8 +67,13 @@ class RecedingHorizon:
         count = min(self.config.replan_every or self.horizon, self.horizon)
         left = self.horizon - count
         self.rest = actions[count:] if left else None
-        self.horizon = left if self.config.shrink and left else self.config.horizon
+        keeps = self.config.arrive == "plan" and left
+        self.horizon = left if keeps else self.config.horizon
         return actions[:count]
+
+    def limit(self, blocks_left: int) -> None:
+        """No plan reaches beyond the time that is left."""
+        self.horizon = min(self.horizon, max(blocks_left, 1))
 
     def warm_start(self, like: Tensor, action_size: int) -> Float[Tensor, "h m"]:
         """The rest of the last plan, followed by rest."""

@@ -94,7 +94,7 @@ class Play:
 
 def enqueue(waiting: Waiting, message: dict[str, Any], picture: bytes | None) -> None:
     """A page that does not keep up misses frames, and nothing else."""
-    if "tick" not in message or waiting.qsize() < FRAMES_WAITING:
+    if not {"tick", "imagined"} & set(message) or waiting.qsize() < FRAMES_WAITING:
         waiting.put_nowait((message, picture))
 
 

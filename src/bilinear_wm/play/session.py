@@ -22,7 +22,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.evaluate import checked_camera, load_planner, make_planner_config
 from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.monitor import ActionMonitor
-from bilinear_wm.planning import PLANNERS, Planner
+from bilinear_wm.planning import PLANNERS, Plan, Planner
 from bilinear_wm.play.stages import Stage, make_stage
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
@@ -125,6 +125,7 @@ class Session:
         self._block: list[Action] = []
         self._before: Tensor | None = None
         self._light_until = -math.inf
+        self._imagined: Plan | None = None
         self._disagreement = 0.0
         self._lock = threading.Lock()
         self.controller = RealTimeController(
@@ -231,3 +232,8 @@ class Session:
             },
             self._env.picture(state),
         )
+        if plan is not None and plan is not self._imagined and self._backstage.model.draws:
+            self._imagined = plan
+            pictures = self._backstage.model.draw(plan.latents[1:]).cpu().numpy()
+            count, size = pictures.shape[:2]
+            self._send({"imagined": count, "size": size}, np.concatenate(list(pictures), axis=1))
