@@ -42,6 +42,12 @@ def seconds(work: Callable[[], object], repeats: int = 8) -> float:
     return sorted(times)[len(times) // 2]
 
 
+VIT: dict[str, Any] = {
+    "encoder": "vit", "drawing_weight": 0.0, "shift_weight": 0.0, "width": 128, "depth": 4,
+    "heads": 4,
+}  # fmt: skip
+
+
 def gemm_peak(size: int = 1536) -> float:
     """GFLOP/s of a large single-precision product on all cores."""
     a, b = torch.randn(size, size), torch.randn(size, size)
@@ -58,9 +64,9 @@ def main() -> None:
     figures: dict[str, Any] = {"gemm_peak_gflops": peak}
     stems: dict[str, dict[str, Any]] = {
         "compact": {},
-        "patches of 16, 4 layers": {"stem": "patch", "depth": 4, "patch_size": 16},
-        "convolutions to 8 px, 2 layers": {"stem": "conv", "depth": 2, "patch_size": 8},
-        "patches of 8, 4 layers": {"stem": "patch", "depth": 4, "patch_size": 8},
+        "points, without anchor and shifts": {"drawing_weight": 0.0, "shift_weight": 0.0},
+        "patches of 16, 4 layers": VIT | {"patch_size": 16},
+        "patches of 8, 4 layers": VIT | {"patch_size": 8},
     }
     for name, changes in stems.items():
         recipe = recipes.compact(Path("x"), Path("y"), "bilinear", "pusht")

@@ -1,6 +1,6 @@
 """Can an encoder see the state at all? Train it with labels and watch held-out R².
 
-    python examples/encoder_with_labels.py pusht.h5 --steps 300 --options '{"stem_norm": true}'
+    python examples/encoder_with_labels.py pusht.h5 --steps 300 --options '{"num_points": 24}'
 
 If a variable stays at zero even with labels, the encoder is at fault, not the objective.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bilinear_wm.dataset import EpisodeDataset
 from bilinear_wm.models.config import ENCODER_SIZES, ModelConfig
-from bilinear_wm.models.encoder import Encoder
+from bilinear_wm.models.encoders import make_encoder
 from bilinear_wm.tasks import task_class
 
 BATCH, LEARNING_RATE, WARMUP, EVERY = 128, 1e-3, 30, 100
@@ -47,7 +47,7 @@ def main() -> None:
         str(train.file.task), size, 5, (0.0,), (1.0,),
         **(ENCODER_SIZES["compact"] | json.loads(arguments.options)),
     )  # fmt: skip
-    model = nn.Sequential(Encoder(config), nn.Linear(config.latent_size, len(names)))
+    model = nn.Sequential(make_encoder(config), nn.Linear(config.latent_size, len(names)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=1e-3)
     test = held_out.batch(np.linspace(0, len(held_out) - 1, 500).astype(int))
     print("step", *names, sep="\t")

@@ -1,13 +1,16 @@
 """Is it the picture, the dynamics or the data? The same planner, on the true state.
 
     python examples/true_state.py pusht.h5 --steps 1500
-    python examples/true_state.py pusht.h5 --steps 5000 --dynamics network --candidates 64
+    python examples/true_state.py pusht-disturbed.h5 --steps 12000 --dynamics network --points \\
+        --candidates 64 --replan-every 2 --horizons 5 --simulate
 
 The encoder reads the physical variables that probes look for (sines and cosines of angles) instead
-of a picture. Whatever then still fails is not the eyes: it is the dynamics, the objective, the
-planner or the data. Two dynamics of the variables themselves, without a latent, part these: a
-`network` of state and actions can be anything, an `affine` one is linear in the actions of a block,
-as the bilinear model is. `--goals` takes the tasks from another file.
+of a picture, or with `--points` points of the scene (PushT: the disc and three of the T), as the
+points encoder ideally would: the ceiling of what eyes can give. Whatever then still fails is not
+the eyes: it is the dynamics, the objective, the planner or the data. Two dynamics of the variables
+themselves, without a latent, part these: a `network` of state and actions can be anything, an
+`affine` one is linear in the actions of a block, as the bilinear model is. `--goals` takes the
+tasks from another file, `--simulate` from fresh episodes.
 
 Prints how well the change of every variable over 1 and 3 blocks is predicted (R^2; 0 is "nothing
 moves"; held-out windows, read off predicted latents by a linear map), and success on held-out
@@ -29,7 +32,7 @@ from tqdm import trange
 from bilinear_wm import recipes
 from bilinear_wm.dataset import split_episodes
 from bilinear_wm.episodes import EpisodeFile
-from bilinear_wm.goals import GoalTask, goals_from_data
+from bilinear_wm.goals import GoalTask, choose_goals
 from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
 from bilinear_wm.results import rate
@@ -85,11 +88,20 @@ class StateDynamics(nn.Module):
         return torch.stack(path, dim=-2)
 
 
+def block_points(states: NDArray[np.float64]) -> NDArray[np.float64]:
+    """PushT's disc, both ends of the T's bar and the end of its stem."""
+    cosine, sine = np.cos(states[..., 4]), np.sin(states[..., 4])
+    found = [states[..., 0], states[..., 1]]
+    for x, y in ((-60, 15), (60, 15), (0, 120)):
+        found += [states[..., 2] + cosine * x - sine * y, states[..., 3] + sine * x + cosine * y]
+    return np.stack(found, axis=-1)
+
+
 class Windows:
     """Physical variables, scaled to unit variance, and blocks of z-scored actions."""
 
-    def __init__(self, path: Path, held_out: bool, skip: int) -> None:
-        self.skip = skip
+    def __init__(self, path: Path, held_out: bool, skip: int, points: bool) -> None:
+        self.skip, self.points = skip, points
         file = EpisodeFile(path)
         self.kind = task_class(str(file.task))
         episodes = split_episodes(file.num_episodes, 0.1, 0)[held_out]
@@ -99,10 +111,14 @@ class Windows:
         self.variables = [self._physical(s) for s in states]
         everything = torch.cat(self.variables)
         self.mean, self.std = everything.mean(0), everything.std(0)
+        if points:  # distances between points of the scene mean the same everywhere
+            self.std = torch.full_like(self.std, float(self.std.mean()))
         moves = torch.cat([a[:-1] for a in self.actions])
         self.action_mean, self.action_std = moves.mean(0), moves.std(0)
 
     def _physical(self, states: NDArray[np.float64]) -> Tensor:
+        if self.points:
+            return torch.from_numpy(block_points(states)).float()
         found = self.kind.probe_targets(states)
         return torch.from_numpy(np.stack(list(found.values()), axis=-1)).float()
 
@@ -181,16 +197,21 @@ def changes(model: BilinearWorldModel, data: Windows, held_out: Windows) -> None
         true = x[:, blocks] - x[:, 0]
         miss = true - (predicted[:, blocks] - z[:, 0]) @ read[:-1]
         scores = 1 - miss.square().mean(0) / true.square().mean(0)
-        names = data.kind.probe_targets(np.zeros((1, len(data.kind.state_names))))
+        names = list(data.kind.probe_targets(np.zeros((1, len(data.kind.state_names)))))
+        if data.points:
+            names = [
+                f"{what}_{axis}" for what in ("disc", "left", "right", "stem") for axis in "xy"
+            ]
         shown = ", ".join(f"{n} {s:.2f}" for n, s in zip(names, scores, strict=True))
         print(f"change over {blocks} blocks, R^2: {shown}")
 
 
 @torch.no_grad()
 def success(
-    model: BilinearWorldModel, data: Windows, tasks: list[GoalTask], horizon: int, candidates: int
-) -> None:
-    """Whole plans, 50 steps, as in `bwm evaluate`."""
+    model: BilinearWorldModel, data: Windows, tasks: list[GoalTask], horizon: int, candidates: int,
+    replan_every: int | None,
+) -> None:  # fmt: skip
+    """50 steps, as in `bwm evaluate`: whole plans, or some blocks of each, up to the deadline."""
     env = make_task(data.kind.name, image_size=8)
     low, high = model.action_bounds(env.action_space.low, env.action_space.high)  # type: ignore[attr-defined]
     config = GaussNewtonConfig(
@@ -207,7 +228,8 @@ def success(
             z = model.encoder(data.features(env.state[None]))[0]
             blocks = min(horizon, math.ceil(left / data.skip))
             plan = planner.plan(PlanProblem(z, z_goal, blocks, low, high))
-            for action in model.to_env_actions(plan.actions)[:left].numpy():
+            now = plan.actions[: replan_every or blocks]
+            for action in model.to_env_actions(now)[:left].numpy():
                 solved = env.advance(action)
                 left -= 1
                 if solved:
@@ -223,20 +245,25 @@ def main() -> None:
     parser.add_argument("--dynamics", choices=["latent", "network", "affine"], default="latent")
     parser.add_argument("--skip", type=int, default=5, help="environment steps in a block")
     parser.add_argument("--candidates", type=int, default=0)
+    parser.add_argument("--points", action="store_true", help="points of the scene (PushT)")
+    parser.add_argument("--replan-every", type=int, help="blocks (default: whole plans)")
+    parser.add_argument("--simulate", action="store_true", help="tasks of fresh episodes")
     parser.add_argument("--goals", type=Path, help="tasks from this file (default: the data)")
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--horizons", type=int, nargs="*", default=[1, 2, 5])
     options = parser.parse_args()
     torch.set_flush_denormal(True)
-    data, held_out = (Windows(options.data, held_out, options.skip) for held_out in (False, True))
+    data, held_out = (
+        Windows(options.data, held_out, options.skip, options.points) for held_out in (False, True)
+    )
     held_out.mean, held_out.std = data.mean, data.std
     held_out.action_mean, held_out.action_std = data.action_mean, data.action_std
     model = train(data, options.steps, options.dynamics)
     changes(model, data, held_out)
     goals = options.goals or options.data
-    tasks = goals_from_data(goals, data.kind.name, 25, options.tasks, seed=0)
+    tasks = choose_goals(None if options.simulate else goals, data.kind.name, 25, options.tasks, 1)
     for horizon in options.horizons:
-        success(model, data, tasks, horizon, options.candidates)
+        success(model, data, tasks, horizon, options.candidates, options.replan_every)
 
 
 if __name__ == "__main__":

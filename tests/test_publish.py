@@ -58,5 +58,8 @@ def test_every_task_has_its_settings() -> None:
         for offset in (25, 50, 75):
             assert recipes.evaluation(task, "gauss-newton", offset).horizon >= 1
     assert recipes.evaluation("tworoom", "gauss-newton", 75).horizon == 15
+    assert recipes.evaluation("reacher", "gauss-newton", 75).horizon == 2
+    whole = recipes.evaluation("pusht", "gauss-newton", paper_settings=True)
+    assert (whole.replan_every, whole.arrive) == (None, "plan")
     assert recipes.evaluation("reacher", "gauss-newton", 50, paper_settings=True).horizon == 6
     assert recipes.evaluation("tworoom", "cem").planner_options == {}

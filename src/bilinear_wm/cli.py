@@ -273,7 +273,8 @@ def evaluate(
         data: Episode file whose held-out episodes give them; by default fresh ones are simulated.
         out: Results file (JSON lines): a header, then a row an episode.
         horizon: Blocks a plan looks ahead; the task's recipe by default.
-        replan_every: Blocks executed before the next plan; the whole plan by default.
+        replan_every: Blocks executed before the next plan; the task's recipe by default, and the
+            horizon for whole plans, as the paper has them.
         planner_options: Further fields of the planner's configuration, as JSON.
         paper_settings: Take horizon and planner settings from the paper's table.
         one_by_one: Plan for one episode at a time, to measure latency.

@@ -152,8 +152,8 @@ class TrainingLoop(abc.ABC):
                     f"--resume {out}: expected the run's {name}, {facts[name]}, "
                     f"found {value}; give the options of the first run"
                 )
-        self.load_tensors(folder, checkpoint.read_tensors(folder / TRAINING))
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
+        self.load_tensors(folder, checkpoint.read_tensors(folder / TRAINING))
         if self.is_main:
             run_folder.forget_metrics_after(out / run_folder.METRICS, self.step)
 

@@ -262,7 +262,8 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "render_quality": data.file.render_quality or "unknown",
     }
     try:
-        model = cls(cls.config_class(**facts, **config.options))
+        options = cls.config_class.from_json(config.options)
+        model = cls(cls.config_class(**facts, **options))
     except TypeError as error:
         raise InputError(f"--options: {error}") from error
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))

@@ -21,7 +21,8 @@ SMALL: dict[str, Any] = {
 ENCODERS: dict[str, dict[str, Any]] = {
     "points": {"num_points": 12, "grid": 8, "channels": 16, "drawing_weight": 2.0,
                "shift_weight": 0.5},
-    "vit": {"projector_size": 24, "patch_size": 8, "width": 32, "depth": 1, "heads": 2},
+    "vit": {"projector_size": 24, "patch_size": 8, "width": 32, "depth": 1, "heads": 2,
+            "stem": "conv"},
 }  # fmt: skip
 """Two small encoders, both with a latent of 24 numbers."""
 

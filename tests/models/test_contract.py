@@ -190,6 +190,7 @@ def test_bad_configurations_are_named() -> None:
     for encoder, options, message in [
         ("vit", {"patch_size": 12}, "patch_size: expected a divisor"),
         ("vit", {"heads": 3}, "heads: expected a divisor"),
+        ("vit", {"image_size": 48, "patch_size": 24, "stem": "conv"}, "power of two"),
         ("vit", {"action_std": (0.0, 1.0)}, "positive stds"),
         ("vit", {"drawing_weight": 1.0}, "drawing_weight: expected 0 for the encoder 'vit'"),
         ("points", {"grid": 12}, "grid: expected a divisor of image_size 32, found 12"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
 
 from bilinear_wm.errors import InputError, check_choices
 
@@ -49,6 +49,8 @@ class ModelConfig:
     projector_size: int = 192
     """Numbers in the latent of the vision transformer."""
     patch_size: int = 14
+    stem: Literal["patch", "conv"] = "patch"
+    """How patches become tokens: each by itself, or by strided convolutions with batch norms."""
     width: int = 192
     depth: int = 12
     heads: int = 3
@@ -103,7 +105,17 @@ class ModelConfig:
                     f"{where}: {what} {', '.join(sorted(keys))}; expected the keys of "
                     f"{cls.__name__}: the file is damaged or was written by another version"
                 )
-        restored: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        return cls(**restored)
+        return cls(**cls.from_json(values))
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """JSON knows neither tuples nor that 3 may be meant as 3.0."""
+        hints = get_type_hints(cls)
+        restored: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, list):
+                value = tuple(value)
+            elif hints.get(name) is float and type(value) is int:
+                value = float(value)
+            restored[name] = value
+        return restored

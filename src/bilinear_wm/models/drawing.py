@@ -22,7 +22,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoders.points import as_maps, cells, convolution
+from bilinear_wm.models.encoders.points import as_maps, cells, channels_last, convolution
 
 NOISE = 0.03
 """Standard deviation added to the points; the picture is 2 wide."""
@@ -48,7 +48,7 @@ class Drawing(nn.Module):
             nn.Conv2d(CHANNELS, 3 * factor**2, 3, padding=1),
             nn.PixelShuffle(factor),
         )
-        self.to(memory_format=torch.channels_last)
+        channels_last(self)
         self.width = 2 * WIDTH / config.grid
         self.register_buffer("at", cells(config.grid), persistent=False)
         self.register_buffer("mean", torch.zeros(3, config.image_size, config.image_size))

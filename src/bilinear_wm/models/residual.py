@@ -64,8 +64,10 @@ class ResidualDynamics(BilinearDynamics):
 
     def _zero_last(self) -> None:
         """Begin as the structured model."""
-        nn.init.zeros_(self.residual[-1].weight)
-        nn.init.zeros_(self.residual[-1].bias)
+        last = self.residual[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
 
     @torch.no_grad()
     def reset_residual(self, z: Float[Tensor, "samples d"]) -> None:
@@ -76,8 +78,9 @@ class ResidualDynamics(BilinearDynamics):
         self._zero_last()
         std = z.std(0)
         first = self.residual[0]
+        assert isinstance(first, nn.Linear)
         first.weight[:, : self.latent_size] /= std.clamp_min(0.02 * std.max())
-        first.bias -= first.weight[:, : self.latent_size] @ z.mean(0)
+        first.bias.sub_(first.weight[:, : self.latent_size] @ z.mean(0))
 
     @torch.no_grad()
     def rescale(self, weight: Float[Tensor, " d"]) -> None:
@@ -132,6 +135,7 @@ class ResidualDynamics(BilinearDynamics):
             if isinstance(layer, nn.Linear):
                 x, x_dot = layer(x), x_dot @ layer.weight.T
             else:
+                assert isinstance(layer, Gate)
                 x, x_dot = layer(x), layer.slope(x).unsqueeze(-2) * x_dot
         return x, x_dot
 

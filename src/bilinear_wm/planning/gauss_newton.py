@@ -73,6 +73,7 @@ class GaussNewtonConfig(PlannerConfig):
             random around the start. The best begins.
         spread: rho, how far they lie from the start, in standard deviations of an action.
         starts: Search from this many of the best candidates, and keep the best result.
+        screening: Tolerance to which several starts are searched before the best alone goes on.
         sensitivities: `analytic` where the dynamics offers tangents, else `finite-difference`.
         compiled: Use the compiled kernel where it applies.
     """
@@ -86,6 +87,7 @@ class GaussNewtonConfig(PlannerConfig):
     candidates: int = 0
     spread: float = 1.0
     starts: int = 1
+    screening: float = 0.01
     sensitivities: Literal["analytic", "finite-difference"] | None = None
     compiled: bool = True
 
@@ -93,6 +95,7 @@ class GaussNewtonConfig(PlannerConfig):
         super().__post_init__()
         require("damping", self.damping > 0, "a positive number", self)
         require("tolerance", self.tolerance >= 0, "a number that is not negative", self)
+        require("screening", self.screening >= 0, "a number that is not negative", self)
         require("iterations", self.iterations >= 1, "at least 1", self)
         require("candidates", self.candidates >= 0, "a number that is not negative", self)
         require("spread", self.spread > 0, "a positive number", self)
@@ -140,29 +143,33 @@ class GaussNewtonPlanner(Planner):
             return _together([self._kernel.search(search.rows(row)) for row in rows])
         starts = self._starts(search)
         batch, count = starts.shape[:2]
+        tolerance = self.config.tolerance
         if count == 1:
-            return self._descend(search, starts[:, 0])
-        # Several starts a problem are further problems; the best result counts.
+            return self._descend(search, starts[:, 0], tolerance)
+        # Several starts a problem are further problems; the best of them goes on.
         rows = torch.arange(batch, device=starts.device).repeat_interleave(count)
-        found = self._descend(search.rows(rows), starts.flatten(0, 1))
+        rough = max(self.config.screening, tolerance)
+        screened = self._descend(search.rows(rows), starts.flatten(0, 1), rough)
         first = count * torch.arange(batch, device=starts.device)
-        best = found.cost.view(batch, count).argmin(-1) + first
-        chosen = best.tolist()
-        return Found(
-            found.actions[best],
-            found.cost[best],
-            [found.status[i] for i in chosen],
-            [found.iterations[i] for i in chosen],
+        best = screened.cost.view(batch, count).argmin(-1) + first
+        found = self._descend(search, screened.actions[best], tolerance)
+        before = [screened.iterations[i] for i in best.tolist()]
+        return replace(
+            found, iterations=[a + b for a, b in zip(before, found.iterations, strict=True)]
         )
 
-    def _descend(self, search: Search, actions: Float[Tensor, "batch h m"]) -> Found:
+    def _descend(
+        self, search: Search, actions: Float[Tensor, "batch h m"], tolerance: float
+    ) -> Found:
         if self._bilinear is None:  # a dynamics of the user's may differentiate inside
-            return self._descend_in_torch(search, actions)
+            return self._descend_in_torch(search, actions, tolerance)
         with torch.inference_mode():  # a fifth faster than without gradients
-            found = self._descend_in_torch(search, actions)
+            found = self._descend_in_torch(search, actions, tolerance)
         return replace(found, actions=found.actions.clone(), cost=found.cost.clone())
 
-    def _descend_in_torch(self, search: Search, actions: Float[Tensor, "batch h m"]) -> Found:
+    def _descend_in_torch(
+        self, search: Search, actions: Float[Tensor, "batch h m"], tolerance: float
+    ) -> Found:
         config, horizon = self.config, actions.shape[1]
         batch = len(actions)
         actions = actions.clone()
@@ -188,8 +195,8 @@ class GaussNewtonPlanner(Planner):
             if slopes is None:
                 slopes = self._slopes(some, plans, blocks, **known)
             ahead = functools.partial(self._slopes, some, blocks=upcoming, **known)
-            plans, lower, slopes = self._iterate(some, plans, before, slopes, ahead)
-            small = ~(before - lower > config.tolerance * before)
+            plans, lower, slopes = self._iterate(some, plans, before, slopes, ahead, tolerance)
+            small = ~(before - lower > tolerance * before)
             actions[open_rows], cost[open_rows] = plans, lower
             for row, nothing_gained in zip(rows, small.tolist(), strict=True):
                 iterations[row] += 1
@@ -223,6 +230,7 @@ class GaussNewtonPlanner(Planner):
         cost: Tensor,
         slopes: Slopes,
         ahead: Callable[[Tensor], Slopes],
+        tolerance: float,
     ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"], Slopes | None]:
         """One step for each problem; where there is nothing to gain, nothing changes.
 
@@ -235,7 +243,7 @@ class GaussNewtonPlanner(Planner):
         delta = _solve(local, self.config.damping, free)
         step = (delta @ tangents.actions.flatten(0, 1).mT).view_as(actions)
         promised = -0.5 * (local.gradient * delta).sum(-1)
-        open_rows = (promised > self.config.tolerance * cost).nonzero().squeeze(-1)
+        open_rows = (promised > tolerance * cost).nonzero().squeeze(-1)
         longest = 1.0
         if len(cost) == len(open_rows) == 1 and self._differentiate is analytic:
             # A full step mostly helps: differentiate there at once instead of rolling out first.

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -157,17 +158,20 @@ class Kernel:
         horizon = search.start.shape[1]
         space = self._workspace(horizon, numbers.refreshed)
         self._compiled.prepare(weights, space, numbers)
-        found: Found | None = None
-        for start in self._starts(weights, numbers, search):
-            if found is not None and search.out_of_time():
+        starts = self._starts(weights, numbers, search)
+        if len(starts) == 1:
+            return self._descend(search, weights, numbers, space, starts[0])
+        rough = numbers._replace(tolerance=max(self._config.screening, numbers.tolerance))
+        screened: list[tuple[Found, F64]] = []
+        for start in starts:
+            if screened and search.out_of_time():
                 break
-            another = self._descend(search, weights, numbers, space, start)
-            if found is None or another.cost[0] < found.cost[0]:
-                found = another
-        assert found is not None
-        return found
+            screened.append((self._descend(search, weights, rough, space, start), start))
+        before, best = min(screened, key=lambda pair: float(pair[0].cost[0]))
+        found = self._descend(search, weights, numbers, space, best)
+        return replace(found, iterations=(before.iterations[0] + found.iterations[0],))
 
-    def _starts(self, weights: Weights, numbers: Numbers, search: Search) -> Iterable[F64]:
+    def _starts(self, weights: Weights, numbers: Numbers, search: Search) -> Sequence[F64]:
         """The counterpart of `GaussNewtonPlanner._starts`."""
         config, (horizon, m) = self._config, search.start.shape[1:]
         start = search.start[0].double().numpy()
@@ -189,7 +193,8 @@ class Kernel:
             config.candidates - len(noise),
             config.spread,
         )
-        return plans[np.argsort(crowd.costs, kind="stable")[: config.starts]]
+        best = np.argsort(crowd.costs, kind="stable")[: config.starts]
+        return [plans[i] for i in best]
 
     def _descend(
         self, search: Search, weights: Weights, numbers: Numbers, space: Workspace, actions: F64

@@ -55,7 +55,7 @@ class PointsEncoder(nn.Module):
         )
         self.sharpness = nn.Parameter(torch.zeros(count, 1))
         self.register_buffer("scale", torch.full((2 * count,), SCALE))
-        self.to(memory_format=torch.channels_last)  # half the time of a step on a CPU
+        channels_last(self)  # half the time of a step on a CPU
         at = cells(grid)
         self.register_buffer("grid_x", at.repeat(grid), persistent=False)
         self.register_buffer("grid_y", at.repeat_interleave(grid), persistent=False)
@@ -91,6 +91,13 @@ def as_maps(pixels: UInt8[Tensor, "n h w 3"]) -> Float[Tensor, "n 3 h w"]:
 def cells(grid: int) -> Float[Tensor, " grid"]:
     """The centres of a grid's cells along one axis of [-1, 1]."""
     return (torch.arange(grid) + 0.5) * (2 / grid) - 1
+
+
+def channels_last(module: nn.Module) -> None:
+    """Keep the weights of convolutions in the order of the pictures."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            part.weight.data = part.weight.data.contiguous(memory_format=torch.channels_last)
 
 
 def strides(factor: int) -> tuple[int, int]:

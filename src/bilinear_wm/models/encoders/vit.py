@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from einops.layers.torch import Rearrange
 from jaxtyping import Float, UInt8
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoders.layers import Projector, attend
+from bilinear_wm.models.encoders.layers import BatchNorm, Projector, attend
 
 PIXEL_MEAN, PIXEL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -30,10 +32,7 @@ class VisionTransformer(nn.Module):
             )
         if width % config.heads:
             raise InputError(f"heads: expected a divisor of width {width}, found {config.heads}")
-        self.stem = nn.Sequential(
-            Rearrange("n (h p) (w q) c -> n (h w) (p q c)", p=patch, q=patch),
-            nn.Linear(3 * patch**2, width),
-        )
+        self.stem = patches(patch, width) if config.stem == "patch" else strided(patch, width)
         num_tokens = (config.image_size // patch) ** 2
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.position = nn.Parameter(0.02 * torch.randn(1, num_tokens + 1, width))
@@ -55,6 +54,27 @@ class VisionTransformer(nn.Module):
             tokens = block(tokens)
         latent: Tensor = self.project(self.norm(tokens[:, 0]))
         return latent.float().reshape(*batch, -1)
+
+
+def patches(size: int, width: int) -> nn.Sequential:
+    """Pictures (n, H, W, 3) to tokens, each of a patch by itself: the paper's."""
+    return nn.Sequential(
+        Rearrange("n (h p) (w q) c -> n (h w) (p q c)", p=size, q=size),
+        nn.Linear(3 * size**2, width),
+    )
+
+
+def strided(size: int, width: int) -> nn.Sequential:
+    """Convolutions that halve the picture until a patch is one token; channels double."""
+    halvings = size.bit_length() - 1
+    if size != 1 << halvings or halvings < 1:
+        raise InputError(f"patch_size: expected a power of two for the conv stem, found {size}")
+    layers: list[nn.Module] = [Rearrange("n h w c -> n c h w")]
+    channels = [3] + [max(width >> (halvings - 1 - i), 16) for i in range(halvings)]
+    for before, after in itertools.pairwise(channels):
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), BatchNorm(after), nn.GELU()]
+    layers[-1] = Rearrange("n c h w -> n (h w) c")
+    return nn.Sequential(*layers)
 
 
 class Block(nn.Module):
