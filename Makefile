@@ -45,6 +45,7 @@ bench: setup
 	$(BIN)/python benchmarks/collection.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/realtime.py
 
 clean:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import imageio.v3 as imageio
 import numpy as np
 import pytest
 import torch
@@ -254,13 +255,18 @@ def test_the_monitor_sees_a_push_and_nothing_else() -> None:
 
 
 def test_videos_are_written(checkpoint: Path, tmp_path: Path) -> None:
-    config = EvaluateConfig(
-        "tworoom", checkpoint, episodes=2, floors=False, video=tmp_path / "films"
-    )
-    evaluate(config, progress=False)
-    films = sorted((tmp_path / "films").glob("*.mp4"))
-    assert len(films) == 2
-    assert all(film.stat().st_size > 500 for film in films)
+    """Now and goal; between them, from a model that draws, what the plan expects."""
+    scale = {"action_mean": (0.0, 0.0), "action_std": (0.5, 0.5)}
+    small_model("bilinear", encoder="points", **scale).save_pretrained(tmp_path / "draws")
+    for model, panels in ((checkpoint, 2), (tmp_path / "draws", 3)):
+        folder = tmp_path / f"films-{panels}"
+        config = EvaluateConfig("tworoom", model, episodes=2, floors=False, video=folder)
+        evaluate(config, progress=False)
+        films = sorted(folder.glob("*.mp4"))
+        assert len(films) == 2
+        for film in films:
+            height, width = imageio.imread(film, index=0).shape[:2]
+            assert width / height == pytest.approx(panels, abs=0.2)
 
 
 def test_the_command_ends_with_json(

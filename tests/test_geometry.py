@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from bilinear_wm.cli import main
-from bilinear_wm.geometry import controllable, correlations, describe, distances, probes
+from bilinear_wm.geometry import (
+    controllable,
+    correlations,
+    describe,
+    distances,
+    points_sheet,
+    probes,
+)
+from bilinear_wm.media import with_points
 from bilinear_wm.models.base import WorldModel
 from tests.models.conftest import small_model
 
@@ -44,6 +52,18 @@ def test_controllable_directions_are_the_singular_values_of_the_gain() -> None:
     assert found == pytest.approx(torch.linspace(1, 0.1, len(found)).tolist(), rel=1e-4)
     lewm: WorldModel = small_model("lewm").eval()  # by finite differences
     assert len(controllable(lewm, torch.randn(3, lewm.config.latent_size), 2)) > 1
+
+
+def test_the_sheet_shows_points_where_they_are_and_what_is_drawn() -> None:
+    model = small_model("bilinear", encoder="points").eval()
+    pixels = np.zeros((3, 32, 32, 3), np.uint8)
+    sheet = points_sheet(model, pixels)
+    assert sheet.shape == (2 * (192 + 2), 3 * (192 + 2), 3)
+    marked = with_points(pixels[0], np.array([[-0.5, 0.5]]), 192)
+    rows, columns = np.nonzero(marked.any(-1))
+    assert (columns.mean(), rows.mean()) == pytest.approx((48, 144), abs=1)
+    blind = small_model("bilinear", encoder="points", drawing_weight=0.0).eval()
+    assert points_sheet(blind, pixels).shape == (192 + 2, 3 * (192 + 2), 3)
 
 
 def test_the_command(

@@ -44,6 +44,13 @@ def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) 
         publish(run, tmp_path / "mine", [], "")
     assert (tmp_path / "mine" / "precious").exists()
     assert not list(tmp_path.glob(".*"))
+    sheet = tmp_path / "points.png"
+    sheet.write_bytes(b"a picture")
+    publish(run, out, [], "", sheet)
+    assert (out / "points.png").read_bytes() == b"a picture"
+    assert "(points.png)" in (out / "README.md").read_text()
+    with pytest.raises(InputError, match="expected a picture, such as"):
+        publish(run, out, [], "", tmp_path / "none.png")
 
 
 def test_what_ships_is_small() -> None:
