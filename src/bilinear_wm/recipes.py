@@ -146,7 +146,7 @@ def evaluation(
     )
 
 
-PLAY_HORIZONS = {"tworoom": (8, 16), "reacher": (1, 1), "pusht": (2, 2)}
+PLAY_HORIZONS = {"tworoom": (8, 16), "reacher": (1, 1)}
 """At first, and at most. TwoRoom's are long: the way through the door is found by plans that reach
 beyond it. Reacher's is short: a picture hides the velocity, and a plan begun anew every step
 assumes rest."""
