@@ -250,6 +250,7 @@ def evaluate(
     out: Path | None = None,
     horizon: int | None = None,
     replan_every: int | None = None,
+    arrive: Literal["plan", "deadline"] | None = None,
     planner_options: str = "{}",
     paper_settings: bool = False,
     one_by_one: bool = False,
@@ -275,6 +276,8 @@ def evaluate(
         horizon: Blocks a plan looks ahead; the task's recipe by default.
         replan_every: Blocks executed before the next plan; the task's recipe by default, and the
             horizon for whole plans, as the paper has them.
+        arrive: When plans that continue another end: with that plan, or at the end of the budget;
+            the task's recipe by default.
         planner_options: Further fields of the planner's configuration, as JSON.
         paper_settings: Take horizon and planner settings from the paper's table.
         one_by_one: Plan for one episode at a time, to measure latency.
@@ -299,6 +302,7 @@ def evaluate(
         out=out,
         horizon=recipe.horizon if horizon is None else horizon,
         replan_every=recipe.replan_every if replan_every is None else replan_every,
+        arrive=arrive or recipe.arrive,
         planner_options=recipe.planner_options | _json_object("--planner-options", planner_options),
         one_by_one=one_by_one,
         monitor=monitor,

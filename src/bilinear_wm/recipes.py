@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,9 @@ COMPACT_OBJECTIVE: dict[str, Any] = {
 }
 """Where a compact bilinear model departs from the paper's objective, besides the anchor: the
 forward error in units of motion, with R starting small."""
-COMPACT_STEPS = 2500
+COMPACT_STEPS, OWN_STEPS = 2500, {"tworoom": 1000, "reacher": 1500}
+"""Of the pretrained models: PushT's, and of those that were done sooner."""
+RESIDUAL_STEPS = {"pusht": 33_000}
 COMPACT_EPISODES = {"tworoom": 4000, "pusht": 12_000, "reacher": 3000, "cube": 1500}
 DISTURBANCE = {"pusht": 0.25}
 """Of the behaviour data (`bwm collect --disturbance`), where its habits hide what actions do."""
@@ -72,7 +75,7 @@ def compact(data: Path, out: Path, model: str, task: str) -> TrainConfig:
         out,
         model,
         options=options,
-        steps=COMPACT_STEPS,
+        steps=OWN_STEPS.get(task, COMPACT_STEPS),
         batch_size=64,
         num_frames=max(3, history + 1),
         learning_rate=2e-3,
@@ -81,9 +84,10 @@ def compact(data: Path, out: Path, model: str, task: str) -> TrainConfig:
     )
 
 
-def residual(checkpoint: Path, data: Path, out: Path) -> ResidualConfig:
+def residual(checkpoint: Path, data: Path, out: Path, task: str) -> ResidualConfig:
     """The second stage of a compact bilinear model."""
-    return ResidualConfig(checkpoint, data, out)
+    config = ResidualConfig(checkpoint, data, out)
+    return replace(config, steps=RESIDUAL_STEPS.get(task, config.steps))
 
 
 def _options(model: str, size: Size, task: str, history: int) -> dict[str, Any]:

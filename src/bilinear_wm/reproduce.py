@@ -217,12 +217,14 @@ class _Task:
             "steps": steps,
             "seed": seed,
         }
-        minutes = (steps or recipes.COMPACT_STEPS) * SECONDS_A_STEP / 60
+        minutes = (
+            (steps or recipes.OWN_STEPS.get(self.task, recipes.COMPACT_STEPS)) * SECONDS_A_STEP / 60
+        )
         return Step(f"train {model} on {self.task}, seed {seed}", out, settings, run, minutes)
 
     def residual(self, seed: int) -> Step:
         out = self._run("residual", seed)
-        settings = recipes.residual(self._run("bilinear", seed), self.data, out)
+        settings = recipes.residual(self._run("bilinear", seed), self.data, out, self.task)
         settings = replace(settings, seed=seed)
         if self.config.scale == "tiny":
             settings = replace(settings, steps=6, weigh_steps=2, refit_steps=2)

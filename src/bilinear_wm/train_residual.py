@@ -42,8 +42,8 @@ from bilinear_wm.run_loop import TrainingLoop, run_facts
 CHUNK = 512
 CLIP_NORM = 1.0
 WARMUP = 0.05
-DIAGNOSED = 4000
-"""Held-out windows that a diagnosis looks at."""
+WEIGHED = 4000
+"""Held-out windows by which coordinates are weighed."""
 STILL = 0.07
 """A coordinate whose std is below this share of the largest carries nothing ..."""
 MUTED = 0.1
@@ -263,19 +263,21 @@ class _Run(TrainingLoop):
         error = (self._dynamics.step(z[:, 0], actions[:, 0]) - z[:, 1]).square().mean(0).sqrt()
         weight = coordinate_weights(error, self._recorded.frames.std(0))
         assert isinstance(self.model.encoder, PointsEncoder)
-        self.model.encoder.scale.mul_(weight)
-        self._rescale(weight)
+        scale = self.model.encoder.scale
+        self._rescale(scale * weight, scale)
+        scale.mul_(weight)
         self._dynamics.rescale(weight)
 
-    def _rescale(self, weight: Tensor) -> None:
+    def _rescale(self, scale: Tensor, before: Tensor) -> None:
+        """Latents at another scale; a resumed run must do the same operation, to the bit."""
         for part in (self._recorded, self._held_out):
-            part.frames.mul_(weight)
+            part.frames.mul_(scale / before)
 
     # Diagnosis and state.
 
     def _some_held_out(self) -> tuple[Tensor, Tensor]:
         count = len(self._held_out)
-        return self._held_out.batch(torch.linspace(0, count - 1, min(DIAGNOSED, count)).long())
+        return self._held_out.batch(torch.linspace(0, count - 1, min(WEIGHED, count)).long())
 
     def diagnose(self) -> dict[str, float]:
         return diagnose(self.model, self._train_data, self._held_out_data)
@@ -297,7 +299,7 @@ class _Run(TrainingLoop):
         checkpoint.check_names(folder, self.model.state_dict(), weights)
         before = self.model.state_dict().get("encoder.scale")
         if before is not None:
-            self._rescale(weights["encoder.scale"] / before)
+            self._rescale(weights["encoder.scale"], before)
         self.model.load_state_dict(weights)
         self._begin()
         checkpoint.restore_optimizer(self._optimizer, tensors)
@@ -307,8 +309,10 @@ class _Run(TrainingLoop):
 
     @torch.no_grad()
     def _encode(self, data: EpisodeDataset, num_blocks: int) -> _Recorded:
-        alone = len(data.reframed(1))
-        bar = tqdm(total=alone, desc="encode", unit="picture", disable=not self._show, leave=False)
+        bar = tqdm(
+            total=data.num_pictures, desc="encode", unit="picture", disable=not self._show,
+            leave=False,
+        )  # fmt: skip
         parts = []
         with bar:
             for pixels in data.pictures(CHUNK):

@@ -193,6 +193,7 @@ def test_bad_configurations_are_named() -> None:
         ("vit", {"image_size": 48, "patch_size": 24, "stem": "conv"}, "power of two"),
         ("vit", {"action_std": (0.0, 1.0)}, "positive stds"),
         ("vit", {"drawing_weight": 1.0}, "drawing_weight: expected 0 for the encoder 'vit'"),
+        ("vit", {"shift_weight": 1.0}, "shift_weight: expected 0 for the encoder 'vit'"),
         ("points", {"grid": 12}, "grid: expected a divisor of image_size 32, found 12"),
         ("points", {"grid": 0}, "grid: expected a divisor"),
         ("points", {"num_points": 0}, "num_points, channels: expected at least 1 point"),

@@ -139,6 +139,16 @@ def test_noise_is_for_training_and_the_error_is_a_share() -> None:
     assert torch.equal(drawing.draw(points), drawing.draw(points))
 
 
+def test_the_shift_term_does_not_need_the_anchor() -> None:
+    pixels, actions = windows()
+    totals = []
+    for weight in (0.0, 1.0):
+        model = small_model("bilinear", encoder="points", drawing_weight=0.0, shift_weight=weight)
+        torch.manual_seed(0)
+        totals.append(float(model.loss(pixels, actions).total.detach()))
+    assert totals[1] > totals[0] + 1e-3
+
+
 def test_what_cannot_draw_says_so() -> None:
     pixels, _ = windows()
     blind = small_model("bilinear", encoder="vit").eval()

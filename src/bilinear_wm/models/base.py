@@ -18,7 +18,7 @@ from bilinear_wm.models.config import ModelConfig
 from bilinear_wm.models.drawing import Drawing
 from bilinear_wm.models.encoders import make_encoder
 from bilinear_wm.models.encoders.layers import BatchNorm
-from bilinear_wm.models.encoders.points import PointsEncoder, shifted
+from bilinear_wm.models.encoders.points import LARGEST_SHIFT, PointsEncoder, shifted
 
 
 @dataclass(frozen=True)
@@ -98,17 +98,17 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         """The objective on windows of pictures, and the anchor; each is encoded once."""
         z = self.encoder(pixels)
         loss = self.latent_loss(z, actions)
-        if not self.draws:
-            return loss
-        error = self.drawing.error(self.points(z), pixels)
-        total = loss.total + self.config.drawing_weight * error
+        total, error = loss.total, None
+        if self.draws:
+            error = self.drawing.error(self.points(z), pixels)
+            total = total + self.config.drawing_weight * error
         if self.config.shift_weight > 0:
             total = total + self.config.shift_weight * self._shift_error(z[:, 0], pixels[:, 0])
         return replace(loss, total=total, drawing=error)
 
     def _shift_error(self, z: Tensor, pixels: Tensor) -> Tensor:
         """How far points are from moving with a shifted picture, in squared cells of the grid."""
-        by = torch.randint(-6, 7, (len(z), 2), device=z.device)
+        by = torch.randint(-LARGEST_SHIFT, LARGEST_SHIFT + 1, (len(z), 2), device=z.device)
         moved = self.points(self.encoder(shifted(pixels, by))) - self.points(z)
         wanted = by * (2 / self.config.image_size)
         error = (moved - wanted[:, None]) * (self.config.grid / 2)

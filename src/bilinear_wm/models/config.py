@@ -65,11 +65,12 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.drawing_weight > 0 and self.encoder != "points":
-            raise InputError(
-                f"drawing_weight: expected 0 for the encoder {self.encoder!r}, which has no points "
-                f"to draw from, found {self.drawing_weight}"
-            )
+        for name in ("drawing_weight", "shift_weight"):
+            if getattr(self, name) > 0 and self.encoder != "points":
+                raise InputError(
+                    f"{name}: expected 0 for the encoder {self.encoder!r}, which has no points, "
+                    f"found {getattr(self, name)}"
+                )
         if len(self.action_mean) != len(self.action_std) or min(self.action_std, default=0) <= 0:
             raise InputError(
                 "action_mean, action_std: expected equally many numbers and positive stds, "

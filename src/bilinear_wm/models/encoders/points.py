@@ -22,6 +22,8 @@ from bilinear_wm.models.encoders.layers import BatchNorm
 
 SCALE = 3.0
 """Of every coordinate, until a residual stage weighs them."""
+LARGEST_SHIFT = 6
+"""Pixels by which the shift term moves a picture: more than a cell, so that strides show."""
 
 
 class PointsEncoder(nn.Module):
