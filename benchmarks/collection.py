@@ -22,8 +22,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from bilinear_wm.collect import CollectConfig, _record_all, collect, episode_seed, record_episode
-from bilinear_wm.dataset import EpisodeDataset
+from bilinear_wm.data.collect import (
+    CollectConfig,
+    _record_all,
+    collect,
+    episode_seed,
+    record_episode,
+)
+from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.tasks import TASK_NAMES, make_task
 
 IMAGE_SIZE = 64

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from bilinear_wm import recipes
-from bilinear_wm.control_state import ControlState, simulate
-from bilinear_wm.controller import PlanMaker
-from bilinear_wm.evaluate import LoadedPlanner, load_planner
-from bilinear_wm.results import rate
+from bilinear_wm.control.loop import ControlState, simulate
+from bilinear_wm.control.realtime import PlanMaker
+from bilinear_wm.evaluation.evaluate import LoadedPlanner, load_planner
+from bilinear_wm.reporting.results import rate
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.tworoom import CANVAS
 

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.predictor import PredictorDynamics
 from bilinear_wm.models import load_model
-from bilinear_wm.models.bilinear import BilinearDynamics
-from bilinear_wm.models.predictor import PREDICTOR_SIZES, PredictorConfig, PredictorDynamics
+from bilinear_wm.models.predictor import PREDICTOR_SIZES, PredictorConfig
 from bilinear_wm.planning import (
     CEMConfig,
     CEMPlanner,

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bilinear_wm.control_state import Action, Tick
-from bilinear_wm.controller import RealTimeController
-from bilinear_wm.evaluate import load_planner
+from bilinear_wm.control.loop import Action, Tick
+from bilinear_wm.control.realtime import RealTimeController
+from bilinear_wm.evaluation.evaluate import load_planner
 from bilinear_wm.recipes import evaluation
 from bilinear_wm.tasks import make_task
 

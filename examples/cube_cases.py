@@ -9,8 +9,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from bilinear_wm.goals import choose_goals
-from bilinear_wm.results import read_results
+from bilinear_wm.evaluation.goals import choose_goals
+from bilinear_wm.reporting.results import read_results
 
 HEIGHT, LIFTED = 16, 0.03  # the cube's z in the state; its centre at rest is at 0.02 m
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilinear_wm.dataset import EpisodeDataset
+from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.models.config import ENCODER_SIZES, ModelConfig
 from bilinear_wm.models.encoders import make_encoder
 from bilinear_wm.tasks import task_class

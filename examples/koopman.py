@@ -24,7 +24,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 
 SLOW, FAST, COUPLING = -0.1, -1.0, 0.4
 

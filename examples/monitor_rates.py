@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bilinear_wm.diagnostics import encode_windows, episodes_for
-from bilinear_wm.evaluate import checked_camera
+from bilinear_wm.analysis.latents import encode_windows, episodes_for
+from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.evaluation.evaluate import checked_camera
 from bilinear_wm.models import load_model
-from bilinear_wm.monitor import ActionMonitor
 from bilinear_wm.play.stages import make_stage
-from bilinear_wm.results import rate
+from bilinear_wm.reporting.results import rate
 from bilinear_wm.tasks import make_task
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bilinear_wm import recipes
-from bilinear_wm.evaluate import evaluate
-from bilinear_wm.goals import choose_goals
-from bilinear_wm.results import read_results
+from bilinear_wm.evaluation.evaluate import evaluate
+from bilinear_wm.evaluation.goals import choose_goals
+from bilinear_wm.reporting.results import read_results
 from bilinear_wm.tasks import TASK_NAMES, make_task
 
 ROOT = Path(__file__).parents[1]

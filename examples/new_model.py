@@ -15,12 +15,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bilinear_wm.collect import CollectConfig, collect
+from bilinear_wm.data.collect import CollectConfig, collect
+from bilinear_wm.dynamics.base import Dynamics
 from bilinear_wm.models import MODELS, load_model
-from bilinear_wm.models.base import Dynamics, Loss, WorldModel
+from bilinear_wm.models.base import Loss, WorldModel
 from bilinear_wm.models.config import ENCODER_SIZES, ModelConfig
 from bilinear_wm.planning import GaussNewtonPlanner, PlanProblem
-from bilinear_wm.train import TrainConfig, train
+from bilinear_wm.training.train import TrainConfig, train
 
 
 @dataclass(frozen=True)

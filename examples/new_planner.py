@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.planning.base import (
     Found,

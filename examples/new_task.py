@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.evaluate import EvaluateConfig, evaluate
+from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
 from bilinear_wm.tasks import REGISTERED
 from bilinear_wm.tasks.base import Action, GoalMotion, Pixels, Policy, State, Task
 

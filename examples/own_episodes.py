@@ -18,7 +18,7 @@ import numpy as np
 
 import bilinear_wm as bwm
 from bilinear_wm import recipes
-from bilinear_wm.train import train
+from bilinear_wm.training.train import train
 
 SIZE, LENGTH = 32, 30
 

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.decomposition import PCA
 
 import bilinear_wm as bwm
-from bilinear_wm.diagnostics import encode_windows
+from bilinear_wm.analysis.latents import encode_windows
 from bilinear_wm.tasks import task_class
 
 

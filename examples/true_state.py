@@ -30,12 +30,12 @@ from torch import Tensor, nn
 from tqdm import trange
 
 from bilinear_wm import recipes
-from bilinear_wm.dataset import split_episodes
-from bilinear_wm.episodes import EpisodeFile
-from bilinear_wm.goals import GoalTask, choose_goals
+from bilinear_wm.data.file import EpisodeFile
+from bilinear_wm.data.windows import split_episodes
+from bilinear_wm.evaluation.goals import GoalTask, choose_goals
 from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
-from bilinear_wm.results import rate
+from bilinear_wm.reporting.results import rate
 from bilinear_wm.tasks import make_task, task_class
 
 FRAMES, HIDDEN = 4, 256

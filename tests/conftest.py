@@ -1,6 +1,6 @@
 """Shared fixtures: small recorded files, made once per test process.
 
-Every shape annotated in the models is checked whenever it is used, in the tests only.
+Every shape annotated in dynamics, models and planners is checked whenever it is used, in the tests only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from jaxtyping import install_import_hook
 
 MATHS = (
-    "bilinear", "cholqr", "drawing", "encoders.layers", "encoders.points", "encoders.vit", "lewm",
-    "predictor", "residual", "smwm",
+    "dynamics", "models.bilinear", "models.drawing", "models.encoders", "models.lewm",
+    "models.smwm",
 )  # fmt: skip
-install_import_hook([f"bilinear_wm.models.{name}" for name in MATHS], "beartype.beartype")
+install_import_hook([f"bilinear_wm.{name}" for name in MATHS], "beartype.beartype")
 
 import numpy as np
 import pytest
 
-from bilinear_wm.collect import CollectConfig, collect
+from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.tasks import TASK_NAMES
 
 REFERENCE = Path(__file__).parent / "reference"

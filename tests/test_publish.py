@@ -10,9 +10,9 @@ import bilinear_wm as bwm
 from bilinear_wm import recipes
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluate import EvaluateConfig, evaluate
+from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
 from bilinear_wm.publish import publish
-from bilinear_wm.train import TrainConfig, train
+from bilinear_wm.training.train import TrainConfig, train
 
 
 def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from bilinear_wm import tasks  # registers the environments with gymnasium
 
 if TYPE_CHECKING:
-    from bilinear_wm.collect import CollectConfig as CollectConfig
-    from bilinear_wm.controller import RealTimeController as RealTimeController
-    from bilinear_wm.dataset import Batch as Batch, EpisodeDataset as EpisodeDataset
+    from bilinear_wm.control.realtime import RealTimeController as RealTimeController
+    from bilinear_wm.data.collect import CollectConfig as CollectConfig
+    from bilinear_wm.data.windows import Batch as Batch, EpisodeDataset as EpisodeDataset
     from bilinear_wm.errors import InputError as InputError
     from bilinear_wm.models import load_model as load_model
     from bilinear_wm.models.bilinear import BilinearWorldModel as BilinearWorldModel
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     )
     from bilinear_wm.tasks import TASK_NAMES as TASK_NAMES, make_task as make_task
     from bilinear_wm.tasks.base import Task as Task
-    from bilinear_wm.train import TrainConfig as TrainConfig
+    from bilinear_wm.training.train import TrainConfig as TrainConfig
 
 _HOME = {
     "AdamConfig": "planning",
     "AdamPlanner": "planning",
-    "Batch": "dataset",
+    "Batch": "data.windows",
     "BilinearWorldModel": "models.bilinear",
     "CEMConfig": "planning",
     "CEMPlanner": "planning",
-    "CollectConfig": "collect",
-    "EpisodeDataset": "dataset",
+    "CollectConfig": "data.collect",
+    "EpisodeDataset": "data.windows",
     "GaussNewtonConfig": "planning",
     "GaussNewtonPlanner": "planning",
     "ICEMConfig": "planning",
@@ -59,11 +59,11 @@ _HOME = {
     "MPPIPlanner": "planning",
     "Plan": "planning",
     "PlanProblem": "planning",
-    "RealTimeController": "controller",
+    "RealTimeController": "control.realtime",
     "SensorimotorWorldModel": "models.smwm",
     "TASK_NAMES": "tasks",
     "Task": "tasks.base",
-    "TrainConfig": "train",
+    "TrainConfig": "training.train",
     "load_model": "models",
     "make_task": "tasks",
 }

@@ -57,7 +57,7 @@ def collect(
         resume: Continue a file that an interrupted run left.
         json: End with one line of JSON.
     """
-    from bilinear_wm.collect import CollectConfig, collect as run
+    from bilinear_wm.data.collect import CollectConfig, collect as run
 
     result = run(
         CollectConfig(
@@ -94,9 +94,9 @@ def inspect(
         sheet: Where to write the contact sheet (PNG); beside the file by default.
         json: End with one line of JSON.
     """
-    from bilinear_wm import inspection
-    from bilinear_wm.episodes import EpisodeFile
-    from bilinear_wm.media import write_picture
+    from bilinear_wm.data import inspect as inspection
+    from bilinear_wm.data.file import EpisodeFile
+    from bilinear_wm.reporting.media import write_picture
 
     episodes = EpisodeFile(file)
     summary = inspection.summarize(episodes)
@@ -148,8 +148,8 @@ def train(
         json: End with one line of JSON.
     """
     from bilinear_wm import recipes
-    from bilinear_wm.dataset import EpisodeDataset
-    from bilinear_wm.train import train as run
+    from bilinear_wm.data.windows import EpisodeDataset
+    from bilinear_wm.training.train import train as run
 
     # Only the file's facts are needed here: nothing is loaded.
     episodes = EpisodeDataset(data, num_frames=2, in_memory=False)
@@ -214,7 +214,7 @@ def train_residual(
         resume: Continue the run in `out`.
         json: End with one line of JSON.
     """
-    from bilinear_wm.train_residual import ResidualConfig, train_residual as run
+    from bilinear_wm.training.residual import ResidualConfig, train_residual as run
 
     config = ResidualConfig(
         checkpoint,
@@ -290,7 +290,7 @@ def evaluate(
         json: End with one line of JSON.
     """
     from bilinear_wm import recipes
-    from bilinear_wm.evaluate import describe, evaluate as run
+    from bilinear_wm.evaluation.evaluate import describe, evaluate as run
 
     recipe = recipes.evaluation(task, planner, offset, paper_settings)
     config = replace(
@@ -355,8 +355,9 @@ def realtime(
         resume: Complete an interrupted results file.
         json: End with one line of JSON.
     """
-    from bilinear_wm import live as live_run, recipes
-    from bilinear_wm.realtime import RealtimeConfig, describe, run_realtime
+    from bilinear_wm import recipes
+    from bilinear_wm.evaluation import live as live_run
+    from bilinear_wm.evaluation.moving import RealtimeConfig, describe, run_realtime
 
     recipe = recipes.evaluation(task, planner, offset)
     config = RealtimeConfig(
@@ -436,7 +437,7 @@ def geometry(checkpoint: Path, data: Path, out: Path, horizon: int = 5, json: bo
         horizon: Blocks of the plans whose controllable directions are counted.
         json: End with one line of JSON.
     """
-    from bilinear_wm.geometry import GeometryConfig, describe, run_geometry
+    from bilinear_wm.analysis.geometry import GeometryConfig, describe, run_geometry
 
     found = run_geometry(GeometryConfig(checkpoint, data, out, horizon))
     print(describe(found))
@@ -457,7 +458,7 @@ def report(
         out: The folder for what is made.
         json: End with one line of JSON.
     """
-    from bilinear_wm.report import make_report
+    from bilinear_wm.reporting.report import make_report
 
     made = make_report(folders, out)
     print("written:", *made, sep="\n  ")
@@ -514,7 +515,7 @@ def compare(
         second: Another, of the same task, offset and seed.
         json: End with one line of JSON.
     """
-    from bilinear_wm.results import compare as run
+    from bilinear_wm.reporting.results import compare as run
 
     result = run(first, second)
     print(result)

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bilinear_wm import recipes
-from bilinear_wm.collect import CollectConfig, collect
-from bilinear_wm.episodes import EpisodeFile
+from bilinear_wm.data.collect import CollectConfig, collect
+from bilinear_wm.data.file import EpisodeFile
+from bilinear_wm.data.inspect import describe, sheet, summarize
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluate import Evaluation, evaluate
-from bilinear_wm.inspection import describe, sheet, summarize
-from bilinear_wm.media import write_picture
-from bilinear_wm.run_folder import METRICS
-from bilinear_wm.train import train
+from bilinear_wm.evaluation.evaluate import Evaluation, evaluate
+from bilinear_wm.reporting.media import write_picture
+from bilinear_wm.training.run_folder import METRICS
+from bilinear_wm.training.train import train
 
 PRETRAINED = Path("pretrained")
 TASKS = ("tworoom", "pusht")

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bilinear_wm import checkpoint
 from bilinear_wm.errors import InputError
-from bilinear_wm.models import load_model
-from bilinear_wm.results import rate, read_results
-from bilinear_wm.run_folder import METRICS
-from bilinear_wm.run_loop import PROGRESS, run_facts
+from bilinear_wm.models import checkpoint, load_model
+from bilinear_wm.reporting.results import rate, read_results
+from bilinear_wm.training.loop import PROGRESS, run_facts
+from bilinear_wm.training.run_folder import METRICS
 
 SHEET = "points.png"
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluate import EvaluateConfig
+from bilinear_wm.evaluation.evaluate import EvaluateConfig
 from bilinear_wm.models.config import ENCODER_SIZES, Size
 from bilinear_wm.models.predictor import PREDICTOR_SIZES
 from bilinear_wm.models.smwm import INVERSE_WEIGHTS
-from bilinear_wm.train import TrainConfig
-from bilinear_wm.train_residual import ResidualConfig
+from bilinear_wm.training.residual import ResidualConfig
+from bilinear_wm.training.train import TrainConfig
 
 PAPER_EPOCHS = 10
 COMPACT_OBJECTIVE: dict[str, Any] = {

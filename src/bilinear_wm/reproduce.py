@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bilinear_wm import recipes
-from bilinear_wm.collect import CollectConfig, collect
-from bilinear_wm.dataset import EpisodeDataset
+from bilinear_wm.analysis.geometry import GeometryConfig, run_geometry
+from bilinear_wm.data.collect import CollectConfig, collect
+from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluate import evaluate
-from bilinear_wm.geometry import GeometryConfig, run_geometry
-from bilinear_wm.realtime import RealtimeConfig, run_realtime
-from bilinear_wm.report import make_report
+from bilinear_wm.evaluation.evaluate import evaluate
+from bilinear_wm.evaluation.moving import RealtimeConfig, run_realtime
+from bilinear_wm.reporting.report import make_report
 from bilinear_wm.tasks import TASK_NAMES
-from bilinear_wm.train import train
-from bilinear_wm.train_residual import train_residual
+from bilinear_wm.training.residual import train_residual
+from bilinear_wm.training.train import train
 
 Scale = Literal["tiny", "compact", "paper"]
 STAGES = ("collect", "train", "residual", "evaluate", "realtime", "geometry", "report")

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bilinear_wm.models.base import Dynamics
-from bilinear_wm.models.bilinear import BilinearDynamics
-from bilinear_wm.models.predictor import PredictorConfig, PredictorDynamics
-from bilinear_wm.models.residual import ResidualDynamics
+from bilinear_wm.dynamics.base import Dynamics
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.predictor import PredictorDynamics
+from bilinear_wm.dynamics.residual import ResidualDynamics
+from bilinear_wm.models.predictor import PredictorConfig
 from bilinear_wm.planning import (
     AdamConfig,
     AdamPlanner,

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.planning.conftest import DYNAMICS, ENV, PLANNERS, D, M, bilinear, problem
 
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
-from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.planning import (
     AdamConfig,
     CEMConfig,
@@ -24,6 +23,7 @@ from bilinear_wm.planning import (
 )
 from bilinear_wm.planning.base import STATUSES
 from bilinear_wm.planning.sensitivity import analytic, coherent_lift
+from tests.planning.conftest import DYNAMICS, ENV, PLANNERS, D, M, bilinear, problem
 
 SLACK = 1e-5
 

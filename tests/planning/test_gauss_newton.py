@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.planning.conftest import ENV, D, M, bilinear, problem, with_residual
 
-from bilinear_wm.models.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
 from bilinear_wm.planning.base import Search
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
@@ -22,6 +21,7 @@ from bilinear_wm.planning.sensitivity import (
     finite_difference,
     lift_blocks,
 )
+from tests.planning.conftest import ENV, D, M, bilinear, problem, with_residual
 
 H = 4
 

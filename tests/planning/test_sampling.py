@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from tests.planning.conftest import bilinear, problem
 
 from bilinear_wm.planning import (
     CEMConfig,
@@ -16,6 +15,7 @@ from bilinear_wm.planning import (
     MPPIPlanner,
 )
 from bilinear_wm.planning.icem import coloured
+from tests.planning.conftest import bilinear, problem
 
 
 def test_coloured_noise_has_unit_variance_and_the_right_spectrum() -> None:

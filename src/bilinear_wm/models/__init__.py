@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bilinear_wm import checkpoint
 from bilinear_wm.errors import InputError
+from bilinear_wm.models import checkpoint
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.bilinear import BilinearWorldModel
 from bilinear_wm.models.lewm import LeWorldModel

@@ -12,12 +12,13 @@ from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from bilinear_wm import checkpoint
+from bilinear_wm.dynamics.base import Dynamics
+from bilinear_wm.dynamics.layers import BatchNorm
 from bilinear_wm.errors import InputError
+from bilinear_wm.models import checkpoint
 from bilinear_wm.models.config import ModelConfig
 from bilinear_wm.models.drawing import Drawing
 from bilinear_wm.models.encoders import make_encoder
-from bilinear_wm.models.encoders.layers import BatchNorm
 from bilinear_wm.models.encoders.points import LARGEST_SHIFT, PointsEncoder, shifted
 
 
@@ -37,31 +38,6 @@ class Loss:
     def numbers(self) -> dict[str, float]:
         """The terms that there are, as plain numbers."""
         return {k: float(v.detach()) for k, v in vars(self).items() if v is not None}
-
-
-class Dynamics(nn.Module, abc.ABC):
-    """How actions move a latent. This is all that a planner sees of a model."""
-
-    latent_size: int
-    action_size: int
-    """Numbers in one model action (a block)."""
-    env_action_size: int
-    """Numbers in one environment action: a block is several of them."""
-
-    @abc.abstractmethod
-    def step(
-        self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch d"]:
-        """The latent after one model step."""
-
-    def rollout(
-        self, z0: Float[Tensor, "*batch d"], actions: Float[Tensor, "*batch h m"]
-    ) -> Float[Tensor, "*batch h+1 d"]:
-        """The latents from `z0` on, one per model step."""
-        latents = [z0]
-        for a in actions.unbind(-2):
-            latents.append(self.step(latents[-1], a))
-        return torch.stack(latents, dim=-2)
 
 
 class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):

@@ -1,33 +1,21 @@
-"""The bilinear world model.
+"""The bilinear world model: an encoder, and z' = A z + CholQR(B + C z) R a.
 
-Legend, with the paper's letters: z latent (d), a block of z-scored actions (m),
-
-    z' = A z + M(z) a,    M(z) = Q(z) R,    Q(z) = CholQR(B + C z)         (paper, Eq. 3)
-
-A (d x d) is the drift, B (d x m) and C (d x m x d) generate the directions in which actions
-move the latent, R (m x m) says how far. Because Q has orthonormal columns,
-
-    M^T M = R^T R,    a = (R^T R)^-1 R^T Q^T (z' - A z),                   (paper, Eq. 4)
-
-so actions can be recovered wherever R is regular, whatever the latent.
+`dynamics/bilinear.py` has the legend; the objective is the paper's P-hat.
 """
 
 from __future__ import annotations
 
-import functools
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch import Tensor
 
+from bilinear_wm.dynamics.bilinear import BilinearDynamics, apply
+from bilinear_wm.dynamics.residual import ResidualDynamics
 from bilinear_wm.errors import InputError
-from bilinear_wm.models.base import Dynamics, Loss, WorldModel
-from bilinear_wm.models.cholqr import SHIFT, cholqr, gram_factor, upper
+from bilinear_wm.models.base import Loss, WorldModel
 from bilinear_wm.models.config import ModelConfig
 
 
@@ -65,184 +53,6 @@ class BilinearConfig(ModelConfig):
             )
 
 
-class BilinearDynamics(Dynamics):
-    """A, B, C and R."""
-
-    def __init__(
-        self,
-        latent_size: int,
-        action_size: int,
-        normalization: Literal["cholqr", "none"] = "cholqr",
-        min_singular: float = 0.0,
-        gain_init: float = 1.0,
-        env_action_size: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.latent_size, self.action_size = d, m = latent_size, action_size
-        self.env_action_size = env_action_size or action_size
-        self.normalization = normalization
-        self.A = nn.Parameter(torch.eye(d))
-        self.B = nn.Parameter(torch.randn(d, m) / d**0.5)
-        self.C = nn.Parameter(torch.randn(d, m, d) * (0.5 / d))
-        self.scale: FreeMatrix | BoundedMatrix = (
-            BoundedMatrix(m, gain_init, min_singular, self.env_action_size)
-            if min_singular > 0
-            else FreeMatrix(m, gain_init)
-        )
-
-    @property
-    def R(self) -> Float[Tensor, "m m"]:  # noqa: N802
-        """How far each action moves the latent along the columns of Q."""
-        return self.scale.matrix()
-
-    def directions(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
-        """B + C z."""
-        return self.B + self.spread(z)
-
-    def spread(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
-        """C z."""
-        # z @ C^T with the long side last runs several times faster than C @ z.
-        flat = z @ self.C.view(-1, self.latent_size).T
-        return flat.view(*z.shape, self.action_size)
-
-    def action_map(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
-        """M(z)."""
-        tilde = self.directions(z)
-        return tilde if self.normalization == "none" else cholqr(tilde) @ self.R
-
-    def affine(
-        self, z: Float[Tensor, "*batch d"]
-    ) -> tuple[Float[Tensor, "*batch d"], Float[Tensor, "*batch d m"]]:
-        """A z and M(z): a step as an affine function of the action."""
-        return z @ self.A.T, self.action_map(z)
-
-    def step(
-        self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
-    ) -> Float[Tensor, "*batch d"]:
-        """A z + M(z) a."""
-        tilde, drift = self.directions(z), z @ self.A.T
-        if self.normalization == "none":
-            return drift + _apply(tilde, a)
-        w = _back_solve(gram_factor(tilde), (a @ self.R.T).unsqueeze(-1))
-        return drift + (tilde @ w).squeeze(-1)
-
-    def inverse(
-        self, z: Float[Tensor, "*batch d"], z_next: Float[Tensor, "*batch d"]
-    ) -> Float[Tensor, "*batch m"]:
-        """The action that explains a transition best."""
-        return self.transition(z, z_next)[1]
-
-    def transition(
-        self, z: Float[Tensor, "*batch d"], z_next: Float[Tensor, "*batch d"]
-    ) -> tuple[Float[Tensor, "*batch d m"], Float[Tensor, "*batch m"], Float[Tensor, "*batch d"]]:
-        """M(z), the recovered action, and what actions must explain: z' - A z."""
-        moved = z_next - z @ self.A.T
-        if self.normalization == "none":
-            m_z = self.directions(z)
-            return m_z, _least_squares(m_z.mT @ m_z, _apply(m_z.mT, moved)), moved
-        q, r = cholqr(self.directions(z)), self.R
-        return q @ r, _least_squares(r.mT @ r, _apply(q.mT, moved) @ r), moved
-
-    def step_jet(
-        self, z: Float[Tensor, "*batch z_rows d"], a: Float[Tensor, "*batch a_rows m"]
-    ) -> Float[Tensor, "*batch a_rows d"]:
-        """One step, and how it carries tangents: a latent or an action above its tangents.
-
-        Rows pair up; where the action has more tangents, those of the latent begin (zdot = 0).
-        With T = B + C z = Q L^T, b = R a, and Mdot = C zdot for a tangent:
-
-            dQ = W - Q U(X),    W = Mdot L^-T,    X = Q^T W = (Q^T Mdot) L^-T
-            z'dot = A zdot + Mdot (L^-T b) + Q (R adot - U(X) b)
-
-        with U(X) = triu(X) + tril(X, -1)^T. W is not formed, and all rows pass A and C together.
-        """
-        k = z.shape[-2] - 1
-        drift, spread = z @ self.A.T, self.spread(z)
-        q, m_dot = spread.select(-3, 0).add_(self.B), spread.narrow(-3, 1, k)
-        b, push = a.narrow(-2, 0, 1).mT, a
-        if self.normalization == "cholqr":
-            r, inverse = self.R, _inverse_factor(q)
-            q, b, push = q @ inverse.mT, r @ b, a @ r.T
-            if k:
-                inner = q.mT.unsqueeze(-3) @ m_dot
-                x = upper((inner.flatten(-3, -2) @ inverse.mT).view_as(inner))
-                push.narrow(-2, 1, k).sub_((x.flatten(-3, -2) @ b).view(x.shape[:-1]))
-            b = inverse.mT @ b
-        drift.narrow(-2, 1, k).add_((m_dot.flatten(-3, -2) @ b).view(m_dot.shape[:-1]))
-        z_next = push @ q.mT
-        z_next.narrow(-2, 0, 1 + k).add_(drift)
-        return z_next
-
-    @torch.no_grad()
-    def fold_gauge(self, z: Float[Tensor, "batch d"]) -> None:
-        """Condition B + C z without changing Q: B -> B T, C -> C T with T = chol(E[G])^-T."""
-        if self.normalization == "none":
-            return
-        tilde = self.directions(z).double()
-        gram = (tilde.mT @ tilde).mean(0)
-        eye = torch.eye(self.action_size, dtype=gram.dtype, device=gram.device)
-        lower = torch.linalg.cholesky(gram + SHIFT * gram.diagonal().mean() * eye)
-        gauge = torch.linalg.solve_triangular(lower, eye, upper=False).mT
-        self.B.copy_(self.B.double() @ gauge)
-        self.C.copy_(torch.einsum("ijl,jk->ikl", self.C.double(), gauge))
-
-
-class FreeMatrix(nn.Module):
-    """A square matrix that starts as a multiple of the identity."""
-
-    def __init__(self, size: int, start: float) -> None:
-        super().__init__()
-        self.values = nn.Parameter(start * torch.eye(size))
-
-    def matrix(self) -> Tensor:
-        return self.values
-
-
-class BoundedMatrix(nn.Module):
-    """U diag(sqrt(epsilon) + softplus(s)) V^T: no singular value below sqrt(epsilon).
-
-    Starts as a multiple of the identity, U = V, in the basis of the discrete cosine transform
-    over the actions of a block: its first columns are the actions that are held, which pictures
-    show best, so that singular values can part without the basis turning first. The softplus is
-    as sharp as the start is small, lest small values hardly move.
-    """
-
-    def __init__(self, size: int, start: float, min_singular: float, env_action_size: int) -> None:
-        super().__init__()
-        self.root = min_singular**0.5
-        above = max(start - self.root, 1e-3)
-        self.sharpness = 1 / above
-        self.left = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
-        self.right = parametrizations.orthogonal(nn.Linear(size, size, bias=False))
-        basis = torch.kron(_cosines(size // env_action_size), torch.eye(env_action_size))
-        with torch.no_grad():
-            self.left.weight = self.right.weight = basis
-        self.spread = nn.Parameter(torch.full((size,), math.log(math.e - 1) * above))
-        self._known: tuple[list[tuple[int, int, torch.dtype]], Tensor] | None = None
-
-    def matrix(self) -> Tensor:
-        """Computed once for the same parameters, unless a gradient is wanted."""
-        if torch.is_grad_enabled():
-            return self._product()
-        state = [(p.data_ptr(), p._version, p.dtype) for p in self.parameters()]
-        if self._known is None or self._known[0] != state:
-            with torch.inference_mode(False), torch.no_grad():
-                self._known = state, self._product()
-        return self._known[1]
-
-    def _product(self) -> Tensor:
-        singular = self.root + F.softplus(self.spread, beta=self.sharpness)
-        product: Tensor = (self.left.weight * singular) @ self.right.weight.mT
-        return product
-
-
-def _cosines(size: int) -> Tensor:
-    """The orthonormal discrete cosine transform, one frequency a column."""
-    steps, frequencies = torch.arange(size) + 0.5, torch.arange(size)
-    waves = torch.cos(torch.pi / size * steps[:, None] * frequencies)
-    return waves / waves.norm(dim=0)
-
-
 class BilinearWorldModel(WorldModel):
     """Encoder and bilinear dynamics, trained by the paper's objective (its P-hat)."""
 
@@ -262,8 +72,6 @@ class BilinearWorldModel(WorldModel):
             config.action_size,
         )
         if config.residual_hidden > 0:
-            from bilinear_wm.models.residual import ResidualDynamics
-
             self.dynamics = ResidualDynamics(self.dynamics, config.residual_hidden)
 
     def latent_loss(
@@ -272,7 +80,7 @@ class BilinearWorldModel(WorldModel):
         """Forward error + lambda * error of the recovered actions, as means (and the options)."""
         with torch.autocast(z.device.type, enabled=False):
             m_z, recovered, moved = self.dynamics.transition(z[:, :-1], z[:, 1:])
-            forward = (moved - _apply(m_z, actions)).square().mean()
+            forward = (moved - apply(m_z, actions)).square().mean()
             inverse = (actions - recovered).square().mean()
             if self.config.forward_unit == "motion":
                 forward = forward / typical_motion(z)
@@ -297,43 +105,3 @@ def typical_motion(z: Float[Tensor, "batch frames d"]) -> Float[Tensor, ""]:
     change = (z[:, 1:] - z[:, :-1]).square().mean(-1)
     floor = 0.01 * change.detach().mean() + torch.finfo(z.dtype).tiny
     return (change + floor).log().mean().exp()
-
-
-def _apply(
-    matrix: Float[Tensor, "*batch i j"], vector: Float[Tensor, "*batch j"]
-) -> Float[Tensor, "*batch i"]:
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
-
-
-def _back_solve(
-    lower: Float[Tensor, "*batch m m"], right: Float[Tensor, "*batch m k"]
-) -> Float[Tensor, "*batch m k"]:
-    """L^-T right, solved in float64."""
-    return torch.linalg.solve_triangular(lower.mT, right.double(), upper=True).to(right.dtype)
-
-
-def _inverse_factor(tilde: Float[Tensor, "*batch d m"]) -> Float[Tensor, "*batch m m"]:
-    """L^-1, computed in float64."""
-    lower = gram_factor(tilde)
-    eye = _identity(lower.shape[-1], lower.device)
-    return torch.linalg.solve_triangular(lower, eye, upper=False).to(tilde.dtype)
-
-
-@functools.cache
-def _identity(size: int, device: torch.device) -> Float[Tensor, "size size"]:
-    with torch.inference_mode(False):
-        return torch.eye(size, dtype=torch.float64, device=device)
-
-
-def _least_squares(
-    gram: Float[Tensor, "*batch m m"], right: Float[Tensor, "*other m"]
-) -> Float[Tensor, "*other m"]:
-    """Solve gram x = right for a positive (semi)definite matrix, in float64, never failing."""
-    wide = gram.double()
-    eye = torch.eye(wide.shape[-1], dtype=wide.dtype, device=wide.device)
-    shift = SHIFT * wide.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    lower, _ = torch.linalg.cholesky_ex(wide + (shift + torch.finfo(wide.dtype).tiny) * eye)
-    solution = torch.cholesky_solve(
-        right.double().unsqueeze(-1), lower.expand(*right.shape[:-1], -1, -1)
-    )
-    return solution.squeeze(-1).to(right.dtype)

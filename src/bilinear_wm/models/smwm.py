@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from bilinear_wm.dynamics.predictor import PredictorDynamics
 from bilinear_wm.models.base import Loss, WorldModel
-from bilinear_wm.models.predictor import PredictorConfig, PredictorDynamics
+from bilinear_wm.models.predictor import PredictorConfig
 
 INVERSE_WEIGHTS = {"tworoom": 0.1, "pusht": 30.0, "reacher": 5.0, "cube": 1.0}
 

@@ -30,8 +30,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
-from bilinear_wm.models.bilinear import BilinearDynamics
 from bilinear_wm.planning.base import (
     Found,
     PlannableDynamics,

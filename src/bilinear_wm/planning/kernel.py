@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bilinear_wm.models.bilinear import BilinearDynamics
-from bilinear_wm.models.residual import ResidualDynamics
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.residual import ResidualDynamics
 from bilinear_wm.planning.base import Found, PlannableDynamics, Search, Status
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
 from bilinear_wm.planning.sensitivity import random_offsets

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bilinear_wm.collect import EVALUATION_STREAM, episode_seed, simulate_episode
-from bilinear_wm.control_state import Action, Tick
-from bilinear_wm.controller import RealTimeController
+from bilinear_wm.control.loop import Action, Tick
+from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.control.realtime import RealTimeController
+from bilinear_wm.data.collect import EVALUATION_STREAM, episode_seed, simulate_episode
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluate import checked_camera, load_planner, make_planner_config
-from bilinear_wm.models.bilinear import BilinearDynamics
-from bilinear_wm.monitor import ActionMonitor
+from bilinear_wm.evaluation.evaluate import checked_camera, load_planner, make_planner_config
 from bilinear_wm.planning import PLANNERS, Plan, Planner
 from bilinear_wm.play.stages import Stage, make_stage
 from bilinear_wm.tasks import make_task

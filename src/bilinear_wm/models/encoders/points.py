@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
+from bilinear_wm.dynamics.layers import BatchNorm
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoders.layers import BatchNorm
 
 SCALE = 3.0
 """Of every coordinate, until a residual stage weighs them."""

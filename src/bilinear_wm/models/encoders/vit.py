@@ -9,9 +9,9 @@ from einops.layers.torch import Rearrange
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from bilinear_wm.dynamics.layers import BatchNorm, Projector, attend
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoders.layers import BatchNorm, Projector, attend
 
 PIXEL_MEAN, PIXEL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -1,0 +1,1 @@
+"""What a model's latents say: encoding whole files, probes, diagnosis, geometry."""

@@ -1,0 +1,1 @@
+"""Episodes on disk: files, windows, recording and inspection. No torch."""

@@ -1,0 +1,130 @@
+"""What is in an episode file: `bwm inspect FILE.h5`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bilinear_wm.data.file import EpisodeFile
+from bilinear_wm.reporting.media import Pixels, contact_sheet
+from bilinear_wm.tasks import task_class
+
+OFFSETS = (25, 50, 75)
+SHEET_ROWS, SHEET_COLUMNS = 8, 12
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Facts about an episode file."""
+
+    path: str
+    task: str | None
+    columns: dict[str, tuple[tuple[int, ...], str]]
+    episodes: int
+    rows: int
+    length_min: int
+    length_mean: float
+    length_max: int
+    frame_stride: int
+    image_size: int
+    render_quality: str | None
+    action_mean: list[float]
+    action_std: list[float]
+    action_min: list[float]
+    action_max: list[float]
+    solved_share: dict[int, float]
+    """Per offset: the share of tasks (t, t + offset) that are solved before they begin."""
+    window_shares: dict[str, float]
+    """Further shares of windows of 25 steps that the task finds telling."""
+
+
+def summarize(file: EpisodeFile) -> Summary:
+    """Count, measure and judge an episode file."""
+    acted = np.ones(len(file.actions), bool)
+    acted[file.offsets + file.lengths - 1] = False
+    actions = file.actions[acted].astype(np.float64)
+    task = task_class(file.task) if file.task is not None and file.states is not None else None
+    solved, shares = {}, {}
+    if task is not None:
+        for offset in OFFSETS:
+            before, after = _pairs(file, offset)
+            if len(before):
+                solved[offset] = float(task.success(before, after).mean())
+        before, after = _pairs(file, OFFSETS[0])
+        if len(before):
+            found = task.window_shares(before, after)
+            shares = {name: float(share.mean()) for name, share in found.items()}
+    return Summary(
+        path=str(file.path),
+        task=file.task,
+        columns=file.columns,
+        episodes=file.num_episodes,
+        rows=int(file.lengths.sum()),
+        length_min=int(file.lengths.min()),
+        length_mean=float(file.lengths.mean()),
+        length_max=int(file.lengths.max()),
+        frame_stride=file.frame_stride,
+        image_size=file.image_size,
+        render_quality=file.render_quality,
+        action_mean=actions.mean(axis=0).tolist(),
+        action_std=actions.std(axis=0).tolist(),
+        action_min=actions.min(axis=0).tolist(),
+        action_max=actions.max(axis=0).tolist(),
+        solved_share=solved,
+        window_shares=shares,
+    )
+
+
+def sheet(file: EpisodeFile) -> Pixels:
+    """A contact sheet: some episodes, a line each."""
+    chosen = np.linspace(0, file.num_episodes - 1, min(SHEET_ROWS, file.num_episodes))
+    with file.open() as handle:
+        frames = [file.read_frames(handle, int(episode)) for episode in chosen.round()]
+    return contact_sheet(frames, SHEET_COLUMNS)
+
+
+def describe(summary: Summary) -> str:
+    """The summary as lines for a person."""
+    s = summary
+    quality = s.render_quality or "unknown"
+    lines = [
+        f"{s.path}: {s.task or 'unknown task'}",
+        f"  episodes   {s.episodes:,}, {s.rows:,} rows, "
+        f"length {s.length_min} to {s.length_max} (mean {s.length_mean:.1f})",
+        f"  pictures   {s.image_size} px, {quality}, every {_ordinal(s.frame_stride)} step",
+        "  columns    " + ", ".join(f"{n} {t} {list(d)}" for n, (d, t) in s.columns.items()),
+        "  actions    mean " + _numbers(s.action_mean) + "  std " + _numbers(s.action_std),
+        "             min  " + _numbers(s.action_min) + "  max " + _numbers(s.action_max),
+    ]
+    if s.solved_share:
+        shares = ", ".join(f"@{k} {v:.1%}" for k, v in s.solved_share.items())
+        lines.append(f"  solved before the start   {shares}")
+    lines += [f"  in 25 steps   {name}: {share:.1%}" for name, share in s.window_shares.items()]
+    return "\n".join(lines)
+
+
+def default_sheet_path(path: Path) -> Path:
+    """Where the contact sheet goes if nobody says."""
+    return path.with_suffix(".png")
+
+
+def _pairs(file: EpisodeFile, offset: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """All (state at t, state at t + offset) within episodes."""
+    assert file.states is not None
+    starts = [
+        np.arange(first, first + length - offset)
+        for first, length in zip(file.offsets, file.lengths, strict=True)
+    ]
+    rows = np.concatenate(starts).astype(np.int64)
+    return file.states[rows], file.states[rows + offset]
+
+
+def _numbers(values: list[float]) -> str:
+    return "[" + " ".join(f"{v:+.3f}" for v in values) + "]"
+
+
+def _ordinal(number: int) -> str:
+    return "single" if number == 1 else f"{number}th"

@@ -1,0 +1,120 @@
+"""Appending episodes to a file; `file.py` describes its columns."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from bilinear_wm.data.file import FORMAT_VERSION, Episode, Provenance
+from bilinear_wm.errors import InputError
+
+CHUNK_BYTES = 2**17
+COMPRESSION = {"compression": "gzip", "compression_opts": 1}
+
+
+class EpisodeWriter:
+    """Appends episodes to an open file; the caller renames it into place when done."""
+
+    def __init__(self, path: Path, provenance: Provenance, append: bool = False) -> None:
+        self._disk = _Disk(path, "r+b" if append else "w+b")
+        self._file = h5py.File(self._disk, "a" if append else "w", libver="latest")
+        self.num_episodes = len(self._file["ep_len"]) if append else 0
+        self._rows = len(self._file["state"]) if append else 0
+        self._frames = len(self._file["pixels"]) if append else 0
+        if not append:
+            self._file.attrs["format_version"] = FORMAT_VERSION
+            for name, value in asdict(provenance).items():
+                self._file.attrs[name] = value
+
+    def note(self, **attributes: Any) -> None:
+        """Write further attributes (dictionaries as JSON)."""
+        for name, value in attributes.items():
+            self._file.attrs[name] = json.dumps(value) if isinstance(value, dict) else value
+
+    def write(self, episode: Episode) -> None:
+        """Append one episode.
+
+        Raises:
+            OSError: If the disk does not take it.
+        """
+        rows = len(episode.states)
+        last = np.full((1, episode.actions.shape[1]), np.nan, np.float32)
+        self._append("pixels", episode.pixels, **COMPRESSION)
+        self._append("action", np.concatenate([episode.actions, last]))
+        self._append("state", episode.states)
+        self._append("episode_idx", np.full(rows, self.num_episodes, np.int64))
+        self._append("step_idx", np.arange(rows, dtype=np.int64))
+        self._append("ep_len", np.array([rows], np.int32))
+        self._append("ep_offset", np.array([self._rows], np.int64))
+        self._disk.check()
+        self.num_episodes += 1
+        self._rows += rows
+        self._frames += len(episode.pixels)
+
+    def _append(self, name: str, values: NDArray[Any], **options: Any) -> None:
+        if name not in self._file:
+            row_bytes = values[0].nbytes
+            self._file.create_dataset(
+                name,
+                data=values,
+                maxshape=(None, *values.shape[1:]),
+                chunks=(max(CHUNK_BYTES // row_bytes, 1), *values.shape[1:]),
+                **options,
+            )
+            return
+        column = self._file[name]
+        count = len(column)
+        column.resize(count + len(values), axis=0)
+        column[count:] = values
+
+    def close(self) -> None:
+        """Drop what an interrupted `write` left of its episode, flush and close."""
+        counts = {
+            "pixels": self._frames,
+            "ep_len": self.num_episodes,
+            "ep_offset": self.num_episodes,
+        }
+        for name, column in self._file.items():
+            column.resize(counts.get(name, self._rows), axis=0)
+        self._file.close()
+        self._disk.close()
+        self._disk.check()
+
+
+class _Disk(io.FileIO):
+    """A file whose failures are kept for `check`.
+
+    HDF5 cannot recover from a write that fails (it crashes when it is closed), so it never
+    hears of one: the writer asks after every episode and gives the file up.
+    """
+
+    def __init__(self, path: Path, mode: str) -> None:
+        super().__init__(path, mode)
+        self._error: OSError | None = None
+        try:
+            fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"{path}: another process is writing this file") from error
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        try:
+            while written < len(view):
+                written += super().write(view[written:]) or 0
+        except OSError as error:
+            self._error = self._error or error
+        return len(view)
+
+    def check(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,1 @@
+"""Results files, and the tables, figures and page made of them. No torch."""

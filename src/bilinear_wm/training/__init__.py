@@ -1,0 +1,1 @@
+"""Episodes to checkpoints, resumable to the bit."""

@@ -1,0 +1,213 @@
+"""The loop that every training shares: step, diagnose, save, stop when asked, resume to the bit.
+
+A run that is killed anywhere and resumed ends with the weights of a run that was not, provided
+that a step is a pure function of (seed, step) and the state that `tensors` holds.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+from tqdm import tqdm
+
+from bilinear_wm.errors import InputError
+from bilinear_wm.models import checkpoint
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.training import run_folder
+
+TRAINING, PROGRESS = "training.safetensors", "training.json"
+KEPT_CHECKPOINTS = 2
+
+
+class LoopConfig(Protocol):
+    """What the loop needs to know of a run."""
+
+    @property
+    def out(self) -> Path: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def eval_every(self) -> int: ...
+    @property
+    def save_every(self) -> int: ...
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share with the run it continues."""
+        ...
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A signal stopped the run after a checkpoint was saved."""
+
+    def __init__(self, message: str, exit_status: int) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+class TrainingLoop(abc.ABC):
+    """One run; a kind of training says what a step and a diagnosis are."""
+
+    label = "train"
+    is_main = True
+    """Whether this process writes, of several."""
+
+    def __init__(self, config: LoopConfig, signals: list[int], progress: bool) -> None:
+        self._loop, self._signals, self._show = config, signals, progress
+        self.step, self.seconds = 0, 0.0
+        self.diagnosis: dict[str, float] = {}
+
+    @abc.abstractmethod
+    def one_step(self) -> dict[str, float]:
+        """An optimizer step; returns numbers to show."""
+
+    @abc.abstractmethod
+    def diagnose(self) -> dict[str, float] | None:
+        """Numbers of held-out episodes; None in processes that do not write."""
+
+    @abc.abstractmethod
+    def describe(self, row: dict[str, Any]) -> str:
+        """A row of the metrics in one line."""
+
+    @abc.abstractmethod
+    def finished_model(self) -> WorldModel | None:
+        """The model as it will be used; the one in training stays untouched."""
+
+    @abc.abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """The exact state of the run."""
+
+    @abc.abstractmethod
+    def load_tensors(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        """Take up a state that `tensors` gave."""
+
+    @abc.abstractmethod
+    def data_facts(self) -> dict[str, Any]:
+        """Enough to tell one episode file from another."""
+
+    def pictures_a_step(self) -> int:
+        """For the rate that is shown."""
+        return 0
+
+    def log(self, row: dict[str, Any]) -> None:  # noqa: B027  (most have no trackers)
+        """Pass a row of the metrics on to trackers."""
+
+    def run(self) -> dict[str, float]:
+        """Train to the last step; returns the last diagnosis."""
+        config = self._loop
+        if self.step == 0:
+            self._save()  # from now on there is always something to load
+        now = time.perf_counter()
+        begun, first = now - self.seconds, self.step
+        bar = tqdm(total=config.steps, initial=first, desc=self.label, unit="step",
+                   disable=not self._show)  # fmt: skip
+        with bar:
+            while self.step < config.steps:
+                numbers = self.one_step()
+                self.step += 1
+                self.seconds = time.perf_counter() - begun
+                shown = {k: f"{v:.4f}" for k, v in numbers.items()}
+                pictures = self.pictures_a_step() * (self.step - first)
+                if pictures:
+                    shown["images/s"] = f"{pictures / (time.perf_counter() - now):,.0f}"
+                bar.set_postfix(shown, refresh=False)
+                bar.update()
+                last = self.step == config.steps
+                if last or self.step % config.eval_every == 0:
+                    self._diagnose(numbers)
+                stopped = self.stop_requested()
+                if last or stopped or self.step % config.save_every == 0:
+                    self._save()
+                if stopped and not last:
+                    raise TrainingInterrupted(
+                        f"interrupted at step {self.step} of {config.steps}; "
+                        f"the same command with --resume continues {config.out}",
+                        128 + self._signals[0],
+                    )
+        return self.diagnosis
+
+    def stop_requested(self) -> bool:
+        """Whether a signal came."""
+        return bool(self._signals)
+
+    def note_stop(self) -> None:
+        """Another process was asked to stop."""
+        if not self._signals:
+            self._signals.append(signal.SIGTERM)
+
+    def restore(self) -> None:
+        """Continue from the newest checkpoint in the folder."""
+        out = self._loop.out
+        folder = checkpoint.resolve(out)
+        checkpoint.read_folder(folder)  # verifies every file, the training state included
+        facts = json.loads((folder / PROGRESS).read_text())
+        expected = {"config": self._loop.identity(), "data": self.data_facts()}
+        for name, value in expected.items():
+            if facts[name] != json.loads(json.dumps(value)):
+                raise InputError(
+                    f"--resume {out}: expected the run's {name}, {facts[name]}, "
+                    f"found {value}; give the options of the first run"
+                )
+        self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
+        self.load_tensors(folder, checkpoint.read_tensors(folder / TRAINING))
+        if self.is_main:
+            run_folder.forget_metrics_after(out / run_folder.METRICS, self.step)
+
+    def _diagnose(self, numbers: dict[str, float]) -> None:
+        found = self.diagnose()
+        if found is None:
+            return
+        self.diagnosis = found
+        row = {
+            "step": self.step,
+            "seconds": round(self.seconds, 3),
+            **{f"train_{name}": value for name, value in numbers.items()},
+            **found,
+        }
+        with (self._loop.out / run_folder.METRICS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.log(row)
+        if self._show:
+            tqdm.write(self.describe(row))
+
+    def _save(self) -> None:
+        model = self.finished_model()
+        if model is None:
+            return
+        out = self._loop.out
+        folder = out / f"checkpoint-{self.step:07d}"
+        try:
+            with checkpoint.replacing(folder) as fresh:
+                model.save_pretrained(fresh)
+                checkpoint.write_tensors(fresh / TRAINING, self.tensors())
+                facts = {
+                    "step": self.step,
+                    "seconds": self.seconds,
+                    "data": self.data_facts(),
+                    "config": self._loop.identity(),
+                }
+                (fresh / PROGRESS).write_text(json.dumps(facts, indent=2) + "\n")
+                checkpoint.write_manifest(
+                    fresh, (checkpoint.WEIGHTS, checkpoint.CONFIG, TRAINING, PROGRESS)
+                )
+            checkpoint.point_latest_to(folder)
+        except OSError as error:
+            raise InputError(
+                f"--out {out}: the checkpoint of step {self.step} could not be written "
+                f"({' '.join(str(error).split())}); the previous one is intact; free some space "
+                "and continue with --resume"
+            ) from error
+        for old in sorted(out.glob("checkpoint-*"))[:-KEPT_CHECKPOINTS]:
+            shutil.rmtree(old)
+
+
+def run_facts(folder: Path) -> dict[str, Any] | None:
+    """What a training folder says of the run that made its newest checkpoint; None elsewhere."""
+    path = checkpoint.resolve(folder) / PROGRESS
+    facts: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return facts

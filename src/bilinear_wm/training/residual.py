@@ -1,0 +1,343 @@
+"""A trained model and its data to the same model with a planning residual.
+
+    bwm train-residual --checkpoint runs/pusht --data pusht.h5 --out runs/pusht-residual
+
+The encoder stays as it is, and every picture is encoded once. Three phases follow, all of them on
+latents, so that they take seconds to minutes:
+
+1. *weigh*: a first residual shows how well each coordinate can be predicted. Points differ: some
+   flicker or jump, and a planner that trusts all alike spends its plan on noise. The latent's
+   scale takes the weights 1 / error, so that planners know nothing of it.
+2. *refit*: A, B, C and R are fitted to the new scale by the paper's objective, then frozen.
+3. *residual*: r is fitted to what they leave over, by rollouts of several blocks, each coordinate
+   in units of its own motion.
+
+It is resumable to the bit, like training.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from tqdm import tqdm
+
+from bilinear_wm.analysis.diagnose import describe, diagnose
+from bilinear_wm.analysis.latents import episodes_for, fingerprint
+from bilinear_wm.data.windows import EpisodeDataset
+from bilinear_wm.dynamics.residual import ResidualDynamics
+from bilinear_wm.errors import InputError
+from bilinear_wm.models import checkpoint, load_model
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.bilinear import BilinearWorldModel
+from bilinear_wm.models.encoders.points import PointsEncoder
+from bilinear_wm.training import run_folder
+from bilinear_wm.training.loop import TrainingLoop, run_facts
+
+CHUNK = 512
+CLIP_NORM = 1.0
+WARMUP = 0.05
+WEIGHED = 4000
+"""Held-out windows by which coordinates are weighed."""
+STILL = 0.07
+"""A coordinate whose std is below this share of the largest carries nothing ..."""
+MUTED = 0.1
+"""... and gets this weight, relative to the median."""
+LARGEST_WEIGHT = 2.0
+
+
+@dataclass(frozen=True)
+class ResidualConfig:
+    """A residual training run.
+
+    Attributes:
+        checkpoint: The trained bilinear model.
+        data: The episodes it was trained on.
+        out: The training folder.
+        hidden: Width of the residual network.
+        steps: Optimizer steps in all.
+        weigh_steps: Of them, those of the first phase; 0 to leave the latent's scale alone.
+        refit_steps: Those of the second.
+        num_blocks: Blocks that a rollout predicts.
+        eval_every: Steps between diagnoses on held-out episodes.
+        save_every: Steps between checkpoints.
+        resume: Continue the run in `out`.
+    """
+
+    checkpoint: Path
+    data: Path
+    out: Path
+    hidden: int = 256
+    steps: int = 12_000
+    weigh_steps: int = 1500
+    refit_steps: int = 1500
+    num_blocks: int = 2
+    batch_size: int = 256
+    learning_rate: float = 1.5e-3
+    weight_decay: float = 1e-4
+    seed: int = 0
+    eval_every: int = 2000
+    save_every: int = 1000
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "num_blocks", "batch_size", "eval_every", "save_every"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"--{name.replace('_', '-')}: expected at least 1, found {getattr(self, name)}"
+                )
+        if min(self.weigh_steps, self.refit_steps, self.seed) < 0:
+            raise InputError(
+                "--weigh-steps, --refit-steps, --seed: expected at least 0, found "
+                f"{self.weigh_steps}, {self.refit_steps}, {self.seed}"
+            )
+        if self.weigh_steps and not self.refit_steps:
+            raise InputError(
+                "--refit-steps: expected at least 1 with --weigh-steps, because the dynamics must "
+                "follow the new scale, found 0"
+            )
+        if self.steps <= self.weigh_steps + self.refit_steps:
+            raise InputError(
+                f"--steps: expected more than --weigh-steps {self.weigh_steps} and --refit-steps "
+                f"{self.refit_steps} together, found {self.steps}"
+            )
+        if not self.learning_rate > 0:
+            raise InputError(f"--learning-rate: expected more than 0, found {self.learning_rate}")
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share with the run it continues."""
+        values = asdict(self)
+        for name in ("checkpoint", "data", "out", "eval_every", "save_every", "resume"):
+            del values[name]
+        return values
+
+
+def train_residual(config: ResidualConfig, progress: bool = True) -> dict[str, float]:
+    """Train until `config.steps`; returns the last diagnosis.
+
+    Raises:
+        TrainingInterrupted: On SIGINT or SIGTERM, with everything saved.
+    """
+    torch.set_flush_denormal(True)
+    with (
+        run_folder.locked(config.out, config.resume),
+        run_folder.caught_signals() as signals,
+    ):
+        return _Run(config, signals, progress).run()
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A split in latents."""
+
+    frames: Float[Tensor, "frames d"]
+    windows: Tensor
+    """(windows, blocks + 1): which frames."""
+    actions: Float[Tensor, "windows blocks m"]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.frames[self.windows[rows]], self.actions[rows]
+
+
+class _Run(TrainingLoop):
+    label = "train residual"
+
+    def __init__(self, config: ResidualConfig, signals: list[int], progress: bool) -> None:
+        super().__init__(config, signals, progress)
+        self.config = config
+        frozen = load_model(config.checkpoint)
+        if not isinstance(frozen, BilinearWorldModel):
+            raise checkpoint.wrong_kind(config.checkpoint, "bilinear", frozen.kind)
+        if frozen.config.residual_hidden:
+            raise InputError(f"--checkpoint {config.checkpoint}: has a residual already")
+        if config.weigh_steps and frozen.config.encoder != "points":
+            raise InputError(
+                f"--weigh-steps: expected 0 for the encoder {frozen.config.encoder!r}, which has "
+                f"no points to weigh, found {config.weigh_steps}"
+            )
+        self._train_data = episodes_for(frozen, config.data)
+        self._held_out_data = episodes_for(frozen, config.data, "validation")
+        self._facts = fingerprint(self._train_data) | {
+            "checkpoint": checkpoint.weights_hash(config.checkpoint),
+            "trained": run_facts(config.checkpoint),
+        }
+        torch.manual_seed(config.seed)
+        self.model = BilinearWorldModel(replace(frozen.config, residual_hidden=config.hidden))
+        self.model.load_state_dict(frozen.state_dict(), strict=False)  # all but the residual
+        self.model.eval()
+        self._recorded = self._encode(self._train_data, config.num_blocks)
+        self._held_out = self._encode(self._held_out_data, config.num_blocks)
+        self._begin()
+        if run_folder.begun(config.out):
+            self.restore()
+
+    # The phases.
+
+    @property
+    def _phase(self) -> tuple[str, int, int]:
+        """Name, first step and number of steps of the phase that `step` is in."""
+        config = self.config
+        if self.step < config.weigh_steps:
+            return "weigh", 0, config.weigh_steps
+        refitted = config.weigh_steps + config.refit_steps
+        if self.step < refitted:
+            return "refit", config.weigh_steps, config.refit_steps
+        return "residual", refitted, config.steps - refitted
+
+    def _begin(self) -> None:
+        """Set up the phase that `step` is in, but for its state."""
+        name, _, _ = self._phase
+        parameters = self._trained(name)
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(False)
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        self._optimizer = torch.optim.AdamW(
+            parameters, lr=self.config.learning_rate, weight_decay=self.config.weight_decay
+        )
+        if name != "refit":
+            self._unit = self._motion_unit()
+
+    def _trained(self, phase: str) -> list[torch.nn.Parameter]:
+        dynamics = self._dynamics
+        residual = list(dynamics.residual.parameters())
+        if phase != "refit":
+            return residual
+        own = {id(p) for p in residual}
+        return [p for p in dynamics.parameters() if id(p) not in own]
+
+    @property
+    def _dynamics(self) -> ResidualDynamics:
+        assert isinstance(self.model.dynamics, ResidualDynamics)
+        return self.model.dynamics
+
+    def one_step(self) -> dict[str, float]:
+        phase, first, count = self._phase
+        if self.step == first:
+            if phase == "refit" and self.config.weigh_steps:
+                self._weigh()
+            if phase != "refit":
+                torch.manual_seed(self.config.seed)
+                self._dynamics.reset_residual(self._recorded.frames)
+            self._begin()
+        torch.manual_seed(self.config.seed + 1_000_003 * self.step)
+        z, actions = self._recorded.batch(
+            torch.randint(len(self._recorded), (self.config.batch_size,))
+        )
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * _schedule((self.step - first) / count)
+        if phase == "refit":
+            loss = self.model.latent_loss(z, actions).total
+        else:
+            predicted = self._dynamics.rollout(z[:, 0], actions)[:, 1:]
+            loss = ((predicted - z[:, 1:]).square() / self._unit).mean()
+        if not torch.isfinite(loss):
+            raise InputError(
+                f"{self.config.out}: the loss is {float(loss.detach())} at step {self.step}; the "
+                "last checkpoint is intact; lower the learning rate"
+            )
+        self._optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._trained(phase), CLIP_NORM)
+        self._optimizer.step()
+        return {phase: float(loss.detach())}
+
+    def _motion_unit(self) -> Float[Tensor, " d"]:
+        """The squared change of each coordinate in a block, bounded from below."""
+        frames, windows = self._recorded.frames, self._recorded.windows
+        unit = (frames[windows[:, 1]] - frames[windows[:, 0]]).square().mean(0)
+        return unit + 0.02 * unit.max()
+
+    @torch.no_grad()
+    def _weigh(self) -> None:
+        """Scale the latent's coordinates by how well they can be predicted."""
+        z, actions = self._some_held_out()
+        error = (self._dynamics.step(z[:, 0], actions[:, 0]) - z[:, 1]).square().mean(0).sqrt()
+        weight = coordinate_weights(error, self._recorded.frames.std(0))
+        assert isinstance(self.model.encoder, PointsEncoder)
+        scale = self.model.encoder.scale
+        self._rescale(scale * weight, scale)
+        scale.mul_(weight)
+        self._dynamics.rescale(weight)
+
+    def _rescale(self, scale: Tensor, before: Tensor) -> None:
+        """Latents at another scale; a resumed run must do the same operation, to the bit."""
+        for part in (self._recorded, self._held_out):
+            part.frames.mul_(scale / before)
+
+    # Diagnosis and state.
+
+    def _some_held_out(self) -> tuple[Tensor, Tensor]:
+        count = len(self._held_out)
+        return self._held_out.batch(torch.linspace(0, count - 1, min(WEIGHED, count)).long())
+
+    def diagnose(self) -> dict[str, float]:
+        return diagnose(self.model, self._train_data, self._held_out_data)
+
+    def describe(self, row: dict[str, Any]) -> str:
+        return describe(row)
+
+    def finished_model(self) -> WorldModel:
+        model = copy.deepcopy(self.model)
+        model.finalize(self._recorded.frames[:: max(len(self._recorded.frames) // CHUNK, 1)])
+        return model.eval()
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        return found | checkpoint.optimizer_tensors(self._optimizer)
+
+    def load_tensors(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        checkpoint.check_names(folder, self.model.state_dict(), weights)
+        before = self.model.state_dict().get("encoder.scale")
+        if before is not None:
+            self._rescale(weights["encoder.scale"], before)
+        self.model.load_state_dict(weights)
+        self._begin()
+        checkpoint.restore_optimizer(self._optimizer, tensors)
+
+    def data_facts(self) -> dict[str, Any]:
+        return self._facts
+
+    @torch.no_grad()
+    def _encode(self, data: EpisodeDataset, num_blocks: int) -> _Recorded:
+        bar = tqdm(
+            total=data.num_pictures, desc="encode", unit="picture", disable=not self._show,
+            leave=False,
+        )  # fmt: skip
+        parts = []
+        with bar:
+            for pixels in data.pictures(CHUNK):
+                parts.append(self.model.encode(pixels))
+                bar.update(len(pixels))
+        windows = data.reframed(num_blocks + 1)
+        everything = range(len(windows))
+        return _Recorded(
+            torch.cat(parts),
+            torch.from_numpy(windows.frames_of(everything)),
+            torch.from_numpy(windows.actions_of(everything)),
+        )
+
+
+def coordinate_weights(error: Float[Tensor, " d"], std: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+    """1 / error, with median 1 over the coordinates that vary; those that do not are muted."""
+    active = std > STILL * std.max()
+    typical = error[active].median()
+    weight = (typical / error.clamp_min(1e-9)).clamp(max=LARGEST_WEIGHT)
+    return torch.where(active, weight, MUTED * torch.ones_like(weight))
+
+
+def _schedule(share: float) -> float:
+    """Linear warm-up, then a cosine to zero."""
+    if share < WARMUP:
+        return (share + 1e-3) / (WARMUP + 1e-3)
+    return 0.5 * (1 + math.cos(math.pi * (share - WARMUP) / (1 - WARMUP)))

@@ -1,0 +1,128 @@
+"""The report: from files alone, complete, and honest about what is missing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bilinear_wm.cli import main
+from bilinear_wm.errors import InputError
+from bilinear_wm.reporting.findings import gather
+from bilinear_wm.reporting.report import make_report
+from bilinear_wm.reporting.results import EpisodeResult
+
+HEADER = {"task": "tworoom", "planner": "gauss-newton", "horizon": 5, "offset": 25, "seed": 1}
+
+
+def write_run(path: Path, solved: int, count: int = 10, **header: object) -> None:
+    rows = [
+        EpisodeResult(
+            i, i, 0, False, i < solved, 20, 0.5, 0.1 + 0.01 * i, 2, 0.01, 0.004,
+            trajectory=[[30.0 + i, 40.0], [60.0, 50.0]],
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    lines = [{"header": HEADER | header}, *(asdict(row) for row in rows)]
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+
+
+def write_geometry(folder: Path) -> None:
+    folder.mkdir()
+    found = {
+        "task": "tworoom", "model": "bilinear", "action_size": 2, "variance": [0.6, 0.3, 0.1],
+        "points": [[0.1 * i, 0.2, -0.1 * i] for i in range(9)],
+        "variables": {"agent_x": list(range(9)), "agent_y": list(range(9))},
+        "controllable": {"singular_values": [1.0, 0.5, 0.001], "rank": 2, "threshold": 0.01},
+    }  # fmt: skip
+    (folder / "geometry.json").write_text(json.dumps(found))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Something for every figure."""
+    made = tmp_path / "made"
+    made.mkdir()
+    write_run(made / "a.jsonl", 9)
+    write_run(made / "b.jsonl", 7, offset=75, horizon=15)
+    write_run(made / "c.jsonl", 4, model="lewm", planner="cem")
+    write_run(made / "d.jsonl", 1, planner="random")
+    write_run(made / "e.jsonl", 6, moving=True, replan="exhausted")
+    write_run(made / "f.jsonl", 8, moving=True, replan="always")
+    write_geometry(made / "geometry")
+    (made / "run").mkdir()
+    rows = [{"step": s, "val_total": 10 / s, "sigma_min": 0.1 / s} for s in (1, 10, 100)]
+    (made / "run" / "metrics.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in rows) + '{"st'
+    )
+    return made
+
+
+def test_everything_is_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
+    files = make_report([folder], tmp_path / "report")
+    assert {path.name for path in files} == {
+        "results.csv", "results.md", "success.png", "variance.png", "jerk.png", "paths.png",
+        "horizons.png",
+        "moving.png", "training.png", "controllers.png", "controllable.png",
+        "projections-tworoom-bilinear.png", "report.html",
+    }  # fmt: skip
+    assert all(path.stat().st_size > 0 for path in files)
+    with (tmp_path / "report" / "results.csv").open() as file:
+        table = {row["file"]: row for row in csv.DictReader(file)}
+    assert table["a.jsonl"]["success"] == "90 %"
+    assert table["a.jsonl"]["interval"] == "60-98"
+    assert table["a.jsonl"]["paper"] == "100 %"
+    assert table["a.jsonl"]["ms a plan"] == "5.0"
+    assert table["c.jsonl"]["paper"] == "92.6 %"
+    assert table["d.jsonl"]["paper"] == "30 %"
+    assert table["e.jsonl"]["paper"] == "68 %"
+    assert table["f.jsonl"]["planner"] == "gauss-newton, replanning always"
+    assert table["b.jsonl"]["paper"] == ""  # the text gives none
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert page.count("<img") == 10
+    assert 'src="http' not in page
+    assert "href" not in page
+
+
+def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path / "a.jsonl", 3)
+    files = make_report([tmp_path], tmp_path / "report")
+    assert {path.name for path in files} == {
+        "results.csv", "results.md", "success.png", "jerk.png", "paths.png", "report.html",
+    }  # fmt: skip
+
+
+def test_the_committed_results_are_read() -> None:
+    found = gather([Path(__file__).parents[2] / "results"])
+    assert {run.header["task"] for run in found.runs} >= {"tworoom", "reacher", "pusht"}
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match="expected a folder with results, found none"):
+        gather([tmp_path / "nowhere"])
+    assert main(["report", str(tmp_path)]) == 2
+    assert "found none" in capsys.readouterr().err
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys, bilinear_wm.reporting.report; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_training_seeds_are_averaged(tmp_path: Path) -> None:
+    for seed, solved in enumerate((6, 8, 10)):
+        write_run(tmp_path / f"{seed}.jsonl", solved, checkpoint=f"runs/tworoom-bilinear-s{seed}")
+    write_run(tmp_path / "other.jsonl", 1, checkpoint="runs/tworoom-lewm-s0", model="lewm")
+    files = make_report([tmp_path], tmp_path / "report")
+    with next(path for path in files if path.name == "seeds.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["training seeds"], row["each"]) == ("3", "60, 80, 100")
+    assert row["mean success"] == "80.0 %"
+    # 20 / sqrt(3) * t(0.975; 2) = 49.7
+    assert row["interval"] == "30.3-100.0"
+    assert "Over training seeds" in (tmp_path / "report" / "report.html").read_text()
