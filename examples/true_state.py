@@ -32,7 +32,7 @@ from tqdm import trange
 from bilinear_wm import recipes
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.data.windows import split_episodes
-from bilinear_wm.evaluation.goals import GoalTask, choose_goals
+from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
 from bilinear_wm.reporting.results import rate
@@ -208,7 +208,7 @@ def changes(model: BilinearWorldModel, data: Windows, held_out: Windows) -> None
 
 @torch.no_grad()
 def success(
-    model: BilinearWorldModel, data: Windows, tasks: list[GoalTask], horizon: int, candidates: int,
+    model: BilinearWorldModel, data: Windows, tasks: list[StartGoal], horizon: int, candidates: int,
     replan_every: int | None,
 ) -> None:  # fmt: skip
     """50 steps, as in `bwm evaluate`: whole plans, or some blocks of each, up to the deadline."""

@@ -1,6 +1,6 @@
 """Shared fixtures: small recorded files, made once per test process.
 
-Every shape annotated in dynamics, models and planners is checked whenever it is used, in the tests only.
+Every shape annotated in the maths is checked whenever it is used, in the tests only.
 """
 
 from __future__ import annotations

@@ -408,7 +408,7 @@ def play(
     """
     from bilinear_wm import recipes
     from bilinear_wm.play.server import serve
-    from bilinear_wm.play.session import Backstage
+    from bilinear_wm.play.session import SharedModel
 
     if not 0 < port < 65536 or not control_hz > 0:
         raise InputError(
@@ -417,14 +417,14 @@ def play(
     if horizon is not None and horizon < 1:
         raise InputError(f"--horizon: expected at least 1, found {horizon}")
     options, recommended = recipes.playing(task)
-    backstage = Backstage(
+    shared = SharedModel(
         task,
         checkpoint or Path("pretrained") / task,
         options,
         recommended if horizon is None else (horizon, horizon),
     )
     print(f"open http://{host}:{port} in a browser; Ctrl-C ends it", flush=True)
-    serve(backstage, host, port, control_hz)
+    serve(shared, host, port, control_hz)
 
 
 def geometry(checkpoint: Path, data: Path, out: Path, horizon: int = 5, json: bool = False) -> None:

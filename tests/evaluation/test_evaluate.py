@@ -23,7 +23,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation import evaluate as evaluation
 from bilinear_wm.evaluation.attempt import Episode, ModelPolicy
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
-from bilinear_wm.evaluation.goals import GoalTask, goals_from_data, simulated_goals
+from bilinear_wm.evaluation.goals import StartGoal, goals_from_data, simulated_goals
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.reporting.results import compare, rate, read_results
@@ -75,7 +75,7 @@ def oracle_policy(execute: int | None = None) -> tuple[ModelPolicy, WorldModel]:
     return ModelPolicy(model, planner, mpc, model.action_bounds(-1, 1)), model
 
 
-def tworoom_tasks(same_room: bool, count: int = 12) -> list[GoalTask]:
+def tworoom_tasks(same_room: bool, count: int = 12) -> list[StartGoal]:
     tasks = simulated_goals("tworoom", 25, 60, seed=1)
     fitting = [t for t in tasks if ((t.start[0] < WALL_X) == (t.goal[0] < WALL_X)) == same_room]
     return [replace(t, index=i) for i, t in enumerate(fitting[:count])]

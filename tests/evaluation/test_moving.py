@@ -11,14 +11,14 @@ import pytest
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation import evaluate as evaluation, live, moving as realtime
-from bilinear_wm.evaluation.goals import GoalTask
+from bilinear_wm.evaluation.goals import StartGoal
 from bilinear_wm.evaluation.moving import Pursuit, RealtimeConfig, run_realtime
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.reporting.results import read_results
 from bilinear_wm.tasks import make_task
 from tests.evaluation.test_evaluate import Oracle
 
-FAR = GoalTask(0, 0, 0, np.array([40.0, 180.0]), np.array([190.0, 180.0]))
+FAR = StartGoal(0, 0, 0, np.array([40.0, 180.0]), np.array([190.0, 180.0]))
 
 
 def pursuit(budget: int = 30) -> Pursuit:

@@ -24,7 +24,7 @@ from bilinear_wm import recipes
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
 from bilinear_wm.play.server import FRAMES_WAITING, MAX_SESSIONS, SERVER, Play, Waiting, enqueue
-from bilinear_wm.play.session import Backstage
+from bilinear_wm.play.session import SharedModel
 from bilinear_wm.play.stages import STAGES, make_stage
 from bilinear_wm.tasks import make_task
 
@@ -87,14 +87,14 @@ def test_cube_has_no_stage(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def backstage() -> Backstage:
-    return Backstage("tworoom", PRETRAINED / "tworoom", *recipes.playing("tworoom"))
+def shared() -> SharedModel:
+    return SharedModel("tworoom", PRETRAINED / "tworoom", *recipes.playing("tworoom"))
 
 
 @pytest.fixture
-def play(backstage: Backstage) -> Iterator[tuple[Play, int]]:
+def play(shared: SharedModel) -> Iterator[tuple[Play, int]]:
     """A running server and its port."""
-    made = Play(backstage)
+    made = Play(shared)
     server = uvicorn.Server(uvicorn.Config(made.app, port=0, **SERVER))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -128,11 +128,11 @@ def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
             yield json.loads(received)
 
 
-def test_latents_are_drawn_where_they_are(backstage: Backstage) -> None:
+def test_latents_are_drawn_where_they_are(shared: SharedModel) -> None:
     camera = make_task("tworoom", 64, "fast")
     states = np.array([[50.0, 60.0], [180.0, 170.0]])
-    z = backstage.model.encode(np.stack([camera.picture(state) for state in states]))
-    assert np.array(backstage.path(z)) == pytest.approx(states / 224, abs=0.03)
+    z = shared.model.encode(np.stack([camera.picture(state) for state in states]))
+    assert np.array(shared.path(z)) == pytest.approx(states / 224, abs=0.03)
 
 
 def test_messages_of_a_session(play: tuple[Play, int]) -> None:

@@ -31,7 +31,7 @@ def diagnose(
     with torch.no_grad():
         loss = model.latent_loss(z, actions)
     numbers = {f"val_{name}": value for name, value in loss.numbers().items()}
-    numbers |= model.vitals()
+    numbers |= model.health()
     numbers |= latent_geometry(z.flatten(0, 1), model.config.action_size)
     numbers |= {f"open_loop_{i}": e for i, e in enumerate(open_loop_error(model, z, actions), 1)}
     if states is not None and model.config.task in TASK_NAMES:

@@ -14,7 +14,7 @@ from torch import Tensor
 from bilinear_wm.control.horizon import MPCConfig, RecedingHorizon, plan_together
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
-from bilinear_wm.evaluation.goals import GoalTask
+from bilinear_wm.evaluation.goals import StartGoal
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning import Planner, PlanProblem
 from bilinear_wm.reporting.results import EpisodeResult, mean_change
@@ -36,7 +36,7 @@ class Policy(Protocol):
 class Episode:
     """One start and goal while it runs."""
 
-    def __init__(self, task: GoalTask, env: Task, camera: Task, budget: int) -> None:
+    def __init__(self, task: StartGoal, env: Task, camera: Task, budget: int) -> None:
         self.task, self.env, self._camera, self.budget = task, env, camera, budget
         env.set_state(task.start)
         env.set_goal(task.goal)

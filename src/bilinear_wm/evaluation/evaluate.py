@@ -24,7 +24,7 @@ from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.attempt import Episode, FloorPolicy, ModelPolicy, Policy
-from bilinear_wm.evaluation.goals import GoalTask, choose_goals
+from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning import PLANNERS, Planner
@@ -194,7 +194,7 @@ def _kind(policy: Policy) -> dict[str, str]:
 
 
 def _run(
-    tasks: Sequence[GoalTask],
+    tasks: Sequence[StartGoal],
     policy: Policy,
     envs: Sequence[Task],
     camera: Task,
@@ -310,7 +310,7 @@ def _summarize(
     floors: dict[str, Rate | None],
     policy: Policy,
     camera: Task,
-    tasks: Sequence[GoalTask],
+    tasks: Sequence[StartGoal],
 ) -> Evaluation:
     plan_ms: list[float] = []
     encode_ms: list[float] = []

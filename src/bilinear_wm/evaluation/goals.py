@@ -20,7 +20,7 @@ from bilinear_wm.tasks import make_task
 
 
 @dataclass(frozen=True)
-class GoalTask:
+class StartGoal:
     """Go from one recorded state to a later one."""
 
     index: int
@@ -32,7 +32,7 @@ class GoalTask:
 
 def choose_goals(
     data: Path | None, task: str, offset: int, count: int, seed: int
-) -> list[GoalTask]:
+) -> list[StartGoal]:
     """From the held-out episodes of a file, or from fresh ones."""
     if count < 1 or offset < 1:
         raise InputError(f"--episodes, --offset: expected at least 1, found {count} and {offset}")
@@ -43,7 +43,7 @@ def choose_goals(
     return simulated_goals(task, offset, count, seed)
 
 
-def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -> list[GoalTask]:
+def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -> list[StartGoal]:
     """Starts and goals from the episodes that training holds out."""
     file = EpisodeFile(path)
     if file.task is not None and file.task != task:
@@ -58,7 +58,7 @@ def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -
                    f"--data {path}")  # fmt: skip
 
 
-def simulated_goals(task: str, offset: int, count: int, seed: int) -> list[GoalTask]:
+def simulated_goals(task: str, offset: int, count: int, seed: int) -> list[StartGoal]:
     """Starts and goals from fresh episodes, one an episode as far as they are long enough."""
     env = make_task(task, image_size=8)
     episodes: list[tuple[int, NDArray[np.float64]]] = []
@@ -75,7 +75,7 @@ def simulated_goals(task: str, offset: int, count: int, seed: int) -> list[GoalT
 
 def _choose(
     episodes: list[tuple[int, NDArray[np.float64]]], offset: int, count: int, seed: int, where: str
-) -> list[GoalTask]:
+) -> list[StartGoal]:
     """Different episodes first; a second start in an episode only when all have had one."""
     usable = [(e, states) for e, states in episodes if len(states) > offset]
     if not usable:
@@ -85,7 +85,7 @@ def _choose(
             f"found at most {longest}"
         )
     rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(7, offset)))
-    chosen: list[GoalTask] = []
+    chosen: list[StartGoal] = []
     taken: set[tuple[int, int]] = set()
     available = sum(len(states) - offset for _, states in usable)
     if available < count:
@@ -100,5 +100,7 @@ def _choose(
             if (episode, step) in taken or len(chosen) == count:
                 continue
             taken.add((episode, step))
-            chosen.append(GoalTask(len(chosen), episode, step, states[step], states[step + offset]))
+            chosen.append(
+                StartGoal(len(chosen), episode, step, states[step], states[step + offset])
+            )
     return chosen

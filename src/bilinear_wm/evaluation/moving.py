@@ -24,7 +24,7 @@ from tqdm import tqdm
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.attempt import Actions
 from bilinear_wm.evaluation.evaluate import BUDGET, load_planner
-from bilinear_wm.evaluation.goals import GoalTask, choose_goals
+from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning import PLANNERS, Planner, PlanProblem
 from bilinear_wm.reporting.results import (
@@ -147,7 +147,7 @@ class Realtime:
 class Pursuit:
     """One moving goal while it is chased."""
 
-    def __init__(self, task: GoalTask, env: Task, budget: int, seed: int) -> None:
+    def __init__(self, task: StartGoal, env: Task, budget: int, seed: int) -> None:
         self.task, self.env, self.budget = task, env, budget
         self._moving = MovingGoal(env)
         env.set_state(task.start)
@@ -218,7 +218,7 @@ class Pursuit:
         )
 
 
-def walk_of(task: GoalTask, env: Task, seed: int) -> GoalWalk:
+def walk_of(task: StartGoal, env: Task, seed: int) -> GoalWalk:
     """The walk of a task's goal, the same for every method."""
     return GoalWalk(type(env), task.goal, [WALK_STREAM, seed, task.index])
 
@@ -305,7 +305,7 @@ class _Planning:
         return [plans[i] for i in range(len(pursuits))]
 
     def latencies(
-        self, tasks: Sequence[GoalTask], env: Task, config: RealtimeConfig
+        self, tasks: Sequence[StartGoal], env: Task, config: RealtimeConfig
     ) -> list[float]:
         """Milliseconds of encoding and planning for one environment."""
         if config.latency_ms is not None:
@@ -333,7 +333,7 @@ def _random_actions(config: RealtimeConfig) -> Act:
 
 
 def _chase(
-    tasks: Sequence[GoalTask],
+    tasks: Sequence[StartGoal],
     envs: Sequence[Task],
     config: RealtimeConfig,
     act: Act,
@@ -357,12 +357,12 @@ def _chase(
             running = [p for p in running if p.running]
 
 
-def countable_tasks(config: RealtimeConfig, env: Task) -> tuple[list[GoalTask], float]:
+def countable_tasks(config: RealtimeConfig, env: Task) -> tuple[list[StartGoal], float]:
     """Tasks that standing still does not solve, and the share of those that it does."""
     drawn = choose_goals(
         config.data, config.task, config.offset, CANDIDATES * config.episodes, config.seed
     )
-    counted: list[GoalTask] = []
+    counted: list[StartGoal] = []
     examined = 0
     still = np.zeros(len(env.action_names), np.float32)
     for task in drawn:

@@ -102,7 +102,7 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
     def finalize(self, z: Float[Tensor, "batch d"]) -> None:
         """Last touches before a checkpoint is written, given some latents; changes no plan."""
 
-    def vitals(self) -> dict[str, float]:
+    def health(self) -> dict[str, float]:
         """Further numbers that tell whether this kind of model is healthy."""
         return {}
 

@@ -87,7 +87,7 @@ class BilinearWorldModel(WorldModel):
             return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
 
     @torch.no_grad()
-    def vitals(self) -> dict[str, float]:
+    def health(self) -> dict[str, float]:
         """Collapse begins where the smallest singular value of R goes to zero."""
         singular = torch.linalg.svdvals(self.dynamics.R.double())
         return {"sigma_min": float(singular[-1]), "sigma_max": float(singular[0])}

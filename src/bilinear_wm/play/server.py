@@ -20,7 +20,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bilinear_wm.errors import InputError
-from bilinear_wm.play.session import Backstage, Session
+from bilinear_wm.play.session import Session, SharedModel
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ class Play:
     """The application and its running sessions."""
 
     def __init__(
-        self, backstage: Backstage, host: str = "127.0.0.1", control_hz: float = 20.0
+        self, shared: SharedModel, host: str = "127.0.0.1", control_hz: float = 20.0
     ) -> None:
-        self._backstage, self._control_hz = backstage, control_hz
+        self._shared, self._control_hz = shared, control_hz
         self.sessions: set[Session] = set()
         self._begun = 0
         page = (Path(__file__).parent / "page.html").read_text()
-        self._page = page.replace("{{task}}", backstage.task)
+        self._page = page.replace("{{task}}", shared.task)
         hosts = [*LOOPBACK, host] if host not in ("0.0.0.0", "::") else ["*"]
         self.app = Starlette(
             routes=[Route("/", self._serve_page), WebSocketRoute("/session", self._serve_session)],
@@ -77,7 +77,7 @@ class Play:
 
         self._begun += 1
         session = await asyncio.to_thread(
-            Session, self._backstage, send, self._control_hz, self._begun
+            Session, self._shared, send, self._control_hz, self._begun
         )
         self.sessions.add(session)
         try:
@@ -122,11 +122,11 @@ def _same_origin(socket: WebSocket) -> bool:
 
 
 def serve(
-    backstage: Backstage,
+    shared: SharedModel,
     host: str = "127.0.0.1",
     port: int = 8765,
     control_hz: float = 20.0,
 ) -> None:
     """Serve until interrupted."""
-    play = Play(backstage, host, control_hz)
+    play = Play(shared, host, control_hz)
     uvicorn.run(play.app, host=host, port=port, **SERVER)

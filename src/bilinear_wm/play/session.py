@@ -37,7 +37,7 @@ LIGHT_S = 1.0
 Send = Callable[[dict[str, Any], NDArray[np.uint8] | None], None]
 
 
-class Backstage:
+class SharedModel:
     """What all pages share: the model, the planners, what a latent looks like, the monitor."""
 
     def __init__(
@@ -106,19 +106,19 @@ class Session:
     """One page's world. `send` takes messages from the ticking thread.
 
     Args:
-        backstage: What all sessions share.
+        shared: What all sessions share.
         send: Takes a message and perhaps a picture.
         control_hz: Ticks a second.
         seed: Of the start and of pushes.
     """
 
     def __init__(
-        self, backstage: Backstage, send: Send, control_hz: float = 20.0, seed: int = 0
+        self, shared: SharedModel, send: Send, control_hz: float = 20.0, seed: int = 0
     ) -> None:
-        self._backstage, self._send = backstage, send
+        self._shared, self._send = shared, send
         self._rng = np.random.default_rng(seed)
-        self._env = make_task(backstage.task, VIEW, "fast")
-        self._camera = backstage.make_camera()
+        self._env = make_task(shared.task, VIEW, "fast")
+        self._camera = shared.make_camera()
         self._env.begin(seed=seed)
         self._wishes: deque[dict[str, Any]] = deque()
         self._planner = PLANNERS_SHOWN[0]
@@ -129,20 +129,20 @@ class Session:
         self._disagreement = 0.0
         self._lock = threading.Lock()
         self.controller = RealTimeController(
-            backstage.model,
-            backstage.planners[self._planner],
+            shared.model,
+            shared.planners[self._planner],
             control_hz,
             act=self._act,
             on_tick=self._show,
-            horizon=backstage.horizons[0],
-            max_horizon=backstage.horizons[1],
+            horizon=shared.horizons[0],
+            max_horizon=shared.horizons[1],
             deadline_s=math.inf,  # a slow planner is to be felt
         )
 
     def start(self) -> None:
-        self._send({"hint": self._backstage.stage.hint, "turns": self._backstage.stage.turns,
+        self._send({"hint": self._shared.stage.hint, "turns": self._shared.stage.turns,
                     "planners": PLANNERS_SHOWN, "size": VIEW,
-                    "monitor": self._backstage.monitor is not None}, None)  # fmt: skip
+                    "monitor": self._shared.monitor is not None}, None)  # fmt: skip
         self._set_goal(self._env.goal)
         self.controller.observe(self._camera.picture(self._env.state))
         self.controller.start()
@@ -180,12 +180,12 @@ class Session:
         for message in wishes:
             if "goal" in message:
                 x, y, angle = message["goal"]
-                self._set_goal(self._backstage.stage.goal(x, y, angle, self._env.state))
+                self._set_goal(self._shared.stage.goal(x, y, angle, self._env.state))
             elif "planner" in message:
                 self._planner = message["planner"]
-                self.controller.use(self._backstage.planners[self._planner])
+                self.controller.use(self._shared.planners[self._planner])
             else:
-                self._backstage.stage.push(self._env, self._rng)
+                self._shared.stage.push(self._env, self._rng)
         self._env.advance(action)
         picture = self._camera.picture(self._env.state)
         self.controller.observe(picture)
@@ -194,12 +194,12 @@ class Session:
     def _set_goal(self, goal: NDArray[np.float64]) -> None:
         self._env.set_goal(goal)
         self.controller.set_goal(self._camera.picture(goal))
-        point = self._backstage.stage.goal_point(goal)
+        point = self._shared.stage.goal_point(goal)
         self._send({"goal": point}, self._env.picture(goal))
 
     def _watch(self, action: Action, picture: NDArray[np.uint8]) -> None:
         """Every block: does the model explain what happened?"""
-        monitor, model = self._backstage.monitor, self._backstage.model
+        monitor, model = self._shared.monitor, self._shared.model
         if monitor is None:
             return
         self._block.append(action)
@@ -216,7 +216,7 @@ class Session:
 
     def _show(self, tick: Tick) -> None:
         plan, state, goal = self.controller.last_plan, self._env.state, self._env.goal
-        monitor = self._backstage.monitor
+        monitor = self._shared.monitor
         self._send(
             {
                 "tick": tick.index,
@@ -224,7 +224,7 @@ class Session:
                 "reason": tick.reason,
                 "planner": self._planner,
                 "plan_ms": None if plan is None else 1e3 * plan.seconds,
-                "path": [] if plan is None else self._backstage.path(plan.latents),
+                "path": [] if plan is None else self._shared.path(plan.latents),
                 "solved": bool(self._env.success(state, goal)),
                 "distance": float(self._env.distance(state, goal)),
                 "alarm": time.perf_counter() < self._light_until,
@@ -232,8 +232,8 @@ class Session:
             },
             self._env.picture(state),
         )
-        if plan is not None and plan is not self._imagined and self._backstage.model.draws:
+        if plan is not None and plan is not self._imagined and self._shared.model.draws:
             self._imagined = plan
-            pictures = self._backstage.model.draw(plan.latents[1:]).cpu().numpy()
+            pictures = self._shared.model.draw(plan.latents[1:]).cpu().numpy()
             count, size = pictures.shape[:2]
             self._send({"imagined": count, "size": size}, np.concatenate(list(pictures), axis=1))
