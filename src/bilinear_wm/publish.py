@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.reporting.results import rate, read_results
@@ -39,7 +40,7 @@ def publish(
         raise InputError(
             f"--run {run}: expected a training folder, found no {PROGRESS} in {folder}"
         )
-    with checkpoint.replacing(out) as fresh:
+    with disk.replacing(out) as fresh:
         model.save_pretrained(fresh)
         card = checkpoint.model_card(
             model.kind, model.config.to_dict(), _facts(facts, run, command)

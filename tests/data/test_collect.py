@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
+from bilinear_wm import disk
 from bilinear_wm.data.collect import (
     EVALUATION_STREAM,
     CollectConfig,
@@ -255,6 +256,28 @@ def test_an_existing_file_is_not_overwritten(tworoom_file: Path) -> None:
     with pytest.raises(InputError, match="exists already"):
         collect(CollectConfig("tworoom", tworoom_file, 2), progress=False)
     assert tworoom_file.read_bytes() == before
+
+
+def test_a_second_writer_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "tworoom.h5"
+    config = CollectConfig("tworoom", out, 3, image_size=32, workers=1)
+    with disk.owned(out, "busy"):
+        (tmp_path / "tworoom.h5.partial").write_bytes(b"what the first has so far")
+        with pytest.raises(InputError, match="another process is writing this file"):
+            collect(config, progress=False)
+        assert (tmp_path / "tworoom.h5.partial").read_bytes() == b"what the first has so far"
+    assert collect(config, progress=False).episodes == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tworoom.h5"]
+
+
+def test_of_two_overlapping_runs_one_wins(tmp_path: Path) -> None:
+    command = [*BWM, "collect", "tworoom", "--episodes", "20", "--workers", "1", "--out", "t.h5"]
+    runs = [
+        subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    messages = [run.communicate(timeout=120)[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2], messages
+    assert EpisodeFile(tmp_path / "t.h5").num_episodes == 20
 
 
 def test_the_expert_stops_at_its_goal() -> None:

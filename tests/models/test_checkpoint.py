@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import BilinearWorldModel, checkpoint, load_model
 
@@ -182,7 +183,7 @@ def test_replacing_keeps_the_old_folder_on_failure(tmp_path: Path) -> None:
     target = tmp_path / "kept"
     target.mkdir()
     (target / "a").write_text("old")
-    with pytest.raises(RuntimeError), checkpoint.replacing(target) as fresh:
+    with pytest.raises(RuntimeError), disk.replacing(target) as fresh:
         (fresh / "a").write_text("new")
         raise RuntimeError
     assert (target / "a").read_text() == "old"

@@ -13,21 +13,19 @@ import multiprocessing
 import os
 import shutil
 import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
+from bilinear_wm import disk, signals
 from bilinear_wm.data.file import Episode, EpisodeFile, Provenance
 from bilinear_wm.data.writer import EpisodeWriter
 from bilinear_wm.errors import InputError
@@ -103,9 +101,16 @@ def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
         CollectionInterrupted: On Ctrl-C, after the finished episodes were put in place.
     """
     _check(config)
+    busy = f"--out {config.out}: another process is writing this file"
+    with _reporting_disk_trouble(config.out), disk.owned(config.out, busy):
+        _check_free(config)  # again, now that nobody else can make it
+        return _collect(config, progress)
+
+
+def _collect(config: CollectConfig, progress: bool) -> CollectResult:
     partial = config.out.with_name(config.out.name + ".partial")
     begun, env_steps = time.perf_counter(), 0
-    with _reporting_disk_trouble(config.out, partial):
+    try:
         writer = _open(config, partial)
         done = writer.num_episodes
         try:
@@ -117,14 +122,14 @@ def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
                 disable=not progress,
             )
             recording = contextlib.closing(_record_all(config, done))
-            with bar, _interrupts_held() as let_through, recording as episodes:
+            with bar, signals.held() as interrupts, recording as episodes:
                 for episode in episodes:
                     writer.write(episode)
                     env_steps += len(episode.actions)
                     rate = env_steps / (time.perf_counter() - begun)
                     bar.set_postfix_str(f"{rate:,.0f} env steps/s", refresh=False)
                     bar.update()
-                    let_through()
+                    interrupts.let_through()
         except (KeyboardInterrupt, BrokenProcessPool) as stop:
             kept = _finish(writer, partial, config.out)
             what = "interrupted" if isinstance(stop, KeyboardInterrupt) else "a worker died"
@@ -140,37 +145,11 @@ def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
         except BaseException:
             with contextlib.suppress(Exception):
                 writer.close()
-            partial.unlink(missing_ok=True)
             raise
         kept = _finish(writer, partial, config.out)
-    return CollectResult(config.out, kept, kept - done, env_steps, time.perf_counter() - begun)
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[Callable[[], None]]:
-    """Signals wait until they are let through, between two episodes.
-
-    Raised anywhere, an interrupt can hit the process pool while it holds a lock, and shutting it
-    down then waits for ever.
-    """
-    received: list[int] = []
-    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before = signal.getsignal(number)
-            if callable(before):  # otherwise ignored, or not Python's business
-                handlers[number] = before
-                signal.signal(number, lambda caught, _: received.append(caught))
-
-    def let_through() -> None:
-        if received:
-            handlers[received[0]](received[0], None)
-
-    try:
-        yield let_through
     finally:
-        for caught, handler in handlers.items():
-            signal.signal(caught, handler)
+        partial.unlink(missing_ok=True)
+    return CollectResult(config.out, kept, kept - done, env_steps, time.perf_counter() - begun)
 
 
 def episode_seed(seed: int, index: int, stream: int = TRAINING_STREAM) -> int:
@@ -252,6 +231,10 @@ def _check(config: CollectConfig) -> None:
         raise InputError(f"--out {config.out}: expected a file name, found a folder")
     if not os.access(folder, os.W_OK):
         raise InputError(f"--out {config.out}: expected a writable folder, {folder} is read-only")
+    _check_free(config)
+
+
+def _check_free(config: CollectConfig) -> None:
     if config.out.exists() and not config.resume:
         raise InputError(
             f"--out {config.out}: exists already; remove it, name another file, "
@@ -287,8 +270,6 @@ def _finish(writer: EpisodeWriter, partial: Path, out: Path) -> int:
     writer.close()
     if kept:
         os.replace(partial, out)
-    else:
-        partial.unlink()
     return kept
 
 
@@ -299,11 +280,10 @@ def _version(package: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _reporting_disk_trouble(out: Path, partial: Path) -> Iterator[None]:
+def _reporting_disk_trouble(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        partial.unlink(missing_ok=True)
         free = shutil.disk_usage(out.resolve().parent).free / 2**20
         previous = "the file in place is untouched" if out.exists() else "nothing was left behind"
         reason = " ".join(str(error).split())

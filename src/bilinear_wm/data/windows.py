@@ -19,6 +19,7 @@ from typing import Literal, Self
 
 import h5py
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from bilinear_wm.data.file import EpisodeFile, num_frames as count_frames
@@ -295,4 +296,4 @@ def split_episodes(
 
 
 def _free_memory() -> float:
-    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return float(psutil.virtual_memory().available)

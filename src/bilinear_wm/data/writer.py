@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 from dataclasses import asdict
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bilinear_wm.data.file import FORMAT_VERSION, Episode, Provenance
-from bilinear_wm.errors import InputError
 
 CHUNK_BYTES = 2**17
 COMPRESSION = {"compression": "gzip", "compression_opts": 1}
@@ -99,10 +97,6 @@ class _Disk(io.FileIO):
     def __init__(self, path: Path, mode: str) -> None:
         super().__init__(path, mode)
         self._error: OSError | None = None
-        try:
-            fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(f"{path}: another process is writing this file") from error
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")

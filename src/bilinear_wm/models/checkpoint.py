@@ -11,13 +11,9 @@ is ever unpickled, and no file names code to import.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 
 FORMAT_VERSION = 2
@@ -131,41 +128,12 @@ def resolve(folder: Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """A new folder to fill; it takes the place of `folder` if nothing goes wrong.
+def point_latest_to(folder: Path) -> None:
+    """Make `folder` the newest checkpoint of the training folder it is in, atomically.
 
-    A folder that is being replaced is never missing for longer than two renames take, and
     `checkpoint-STEP` folders are new each time, so that `latest` always names a whole one.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
-        yield fresh
-        for path in fresh.iterdir():
-            _sync(path)
-        _sync(fresh)
-        if folder.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-            os.replace(folder, old)
-            os.replace(fresh, folder)
-            shutil.rmtree(old)
-        else:
-            os.replace(fresh, folder)
-        _sync(folder.parent)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
-
-
-def point_latest_to(folder: Path) -> None:
-    """Make `folder` the newest checkpoint of the training folder it is in, atomically."""
-    pointer = folder.parent / LATEST
-    fresh = pointer.with_name(f".{LATEST}.{os.getpid()}")
-    fresh.write_text(folder.name + "\n")
-    _sync(fresh)
-    os.replace(fresh, pointer)
-    _sync(folder.parent)
+    disk.write_text(folder.parent / LATEST, folder.name + "\n")
 
 
 def model_card(kind: str, config: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
@@ -221,14 +189,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _one_line(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
+from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 
 PACKAGES = ("bilinear-world-models", "torch", "numpy", "mujoco", "pymunk", "numba")
@@ -99,9 +100,7 @@ class ResultFile:
 
     def _rewrite(self, header: dict[str, Any]) -> None:
         lines = [json.dumps({"header": header})] + [json.dumps(asdict(r)) for r in self.rows]
-        fresh = self.path.with_name(self.path.name + ".partial")
-        fresh.write_text("\n".join(lines) + "\n")
-        os.replace(fresh, self.path)
+        disk.write_text(self.path, "\n".join(lines) + "\n")
 
     def add(self, row: EpisodeResult) -> None:
         self.rows.append(row)

@@ -17,9 +17,11 @@ from typing import Any, Protocol
 from torch import Tensor
 from tqdm import tqdm
 
+from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.signals import Held
 from bilinear_wm.training import run_folder
 
 TRAINING, PROGRESS = "training.safetensors", "training.json"
@@ -57,7 +59,7 @@ class TrainingLoop(abc.ABC):
     is_main = True
     """Whether this process writes, of several."""
 
-    def __init__(self, config: LoopConfig, signals: list[int], progress: bool) -> None:
+    def __init__(self, config: LoopConfig, signals: Held, progress: bool) -> None:
         self._loop, self._signals, self._show = config, signals, progress
         self.step, self.seconds = 0, 0.0
         self.diagnosis: dict[str, float] = {}
@@ -127,18 +129,18 @@ class TrainingLoop(abc.ABC):
                     raise TrainingInterrupted(
                         f"interrupted at step {self.step} of {config.steps}; "
                         f"the same command with --resume continues {config.out}",
-                        128 + self._signals[0],
+                        128 + self._signals.received[0],
                     )
         return self.diagnosis
 
     def stop_requested(self) -> bool:
         """Whether a signal came."""
-        return bool(self._signals)
+        return bool(self._signals.received)
 
     def note_stop(self) -> None:
         """Another process was asked to stop."""
-        if not self._signals:
-            self._signals.append(signal.SIGTERM)
+        if not self._signals.received:
+            self._signals.received.append(signal.SIGTERM)
 
     def restore(self) -> None:
         """Continue from the newest checkpoint in the folder."""
@@ -182,7 +184,7 @@ class TrainingLoop(abc.ABC):
         out = self._loop.out
         folder = out / f"checkpoint-{self.step:07d}"
         try:
-            with checkpoint.replacing(folder) as fresh:
+            with disk.replacing(folder) as fresh:
                 model.save_pretrained(fresh)
                 checkpoint.write_tensors(fresh / TRAINING, self.tensors())
                 facts = {

@@ -37,6 +37,7 @@ from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.bilinear import BilinearWorldModel
 from bilinear_wm.models.encoders.points import PointsEncoder
+from bilinear_wm.signals import Held, held
 from bilinear_wm.training import run_folder
 from bilinear_wm.training.loop import TrainingLoop, run_facts
 
@@ -127,7 +128,7 @@ def train_residual(config: ResidualConfig, progress: bool = True) -> dict[str, f
     torch.set_flush_denormal(True)
     with (
         run_folder.locked(config.out, config.resume),
-        run_folder.caught_signals() as signals,
+        held(twice_is_enough=True) as signals,
     ):
         return _Run(config, signals, progress).run()
 
@@ -151,7 +152,7 @@ class _Recorded:
 class _Run(TrainingLoop):
     label = "train residual"
 
-    def __init__(self, config: ResidualConfig, signals: list[int], progress: bool) -> None:
+    def __init__(self, config: ResidualConfig, signals: Held, progress: bool) -> None:
         super().__init__(config, signals, progress)
         self.config = config
         frozen = load_model(config.checkpoint)

@@ -26,6 +26,7 @@ from bilinear_wm.data.windows import Batch, EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.signals import Held, held
 from bilinear_wm.training import run_folder
 from bilinear_wm.training.loop import TrainingInterrupted, TrainingLoop
 
@@ -108,13 +109,13 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
         if accelerator.is_main_process:
             stack.enter_context(run_folder.locked(config.out, config.resume))
         accelerator.wait_for_everyone()
-        signals = stack.enter_context(run_folder.caught_signals())
+        signals = stack.enter_context(held(twice_is_enough=True))
         return _Run(config, accelerator, signals, progress).run()
 
 
 class _Run(TrainingLoop):
     def __init__(
-        self, config: TrainConfig, accelerator: Accelerator, signals: list[int], progress: bool
+        self, config: TrainConfig, accelerator: Accelerator, signals: Held, progress: bool
     ) -> None:
         super().__init__(config, signals, progress and accelerator.is_main_process)
         self.config, self.accelerator = config, accelerator

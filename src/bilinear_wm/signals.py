@@ -1,0 +1,56 @@
+"""SIGINT and SIGTERM, acted on where it is safe: between two steps, episodes or rows."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+class Held:
+    """The signals that came since they are held."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.handlers: dict[int, Handler] = {}
+
+    def let_through(self) -> None:
+        """Do now what the first of them would have done at once."""
+        if self.received:
+            number = self.received[0]
+            handler = self.handlers[number]
+            if not callable(handler):
+                raise KeyboardInterrupt
+            handler(number, None)
+
+
+@contextlib.contextmanager
+def held(twice_is_enough: bool = False) -> Iterator[Held]:
+    """Signals wait until they are asked for; in threads other than the main one none come.
+
+    Raised anywhere, an interrupt can hit a process pool or an optimizer in the middle of something
+    that must be whole. With `twice_is_enough` a second signal does not wait.
+    """
+    waiting = Held()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if waiting.received and twice_is_enough:
+            raise KeyboardInterrupt
+        waiting.received.append(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.getsignal(number)
+            if before not in (signal.SIG_IGN, None):  # who ignores them goes on ignoring them
+                waiting.handlers[number] = before
+                signal.signal(number, note)
+    try:
+        yield waiting
+    finally:
+        for caught, handler in waiting.handlers.items():
+            signal.signal(caught, handler)
