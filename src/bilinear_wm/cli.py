@@ -6,14 +6,18 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from inspect import Parameter, signature
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
 import tyro
 
+import bilinear_wm
 from bilinear_wm.errors import InputError
+from bilinear_wm.registry import load_plugin
 from bilinear_wm.tasks.base import RenderQuality
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -27,6 +31,10 @@ EXTRAS = {
     "websockets": "play",
 }
 """Packages that some commands need, and the extra that brings them."""
+PLUGIN = (
+    "A module or a FILE.py that registers tasks, models, encoders or planners of your own; "
+    "may be repeated."
+)
 
 
 def collect(
@@ -45,7 +53,7 @@ def collect(
     """Record episodes of a task with its behaviour policy.
 
     Args:
-        task: tworoom, pusht, reacher or cube.
+        task: tworoom, pusht, reacher, cube or one of your own.
         out: The HDF5 file to write.
         episodes: How many episodes the finished file holds.
         image_size: Height and width of the pictures.
@@ -132,7 +140,7 @@ def train(
     Args:
         data: The episode file.
         out: The training folder: checkpoints, metrics.jsonl.
-        model: bilinear, lewm or smwm.
+        model: bilinear, lewm, smwm or one of your own.
         size: `compact` for CPUs, `paper` for GPUs.
         steps: Optimizer steps; the recipe's by default, as all that follow.
         batch_size: Windows a step, over all processes.
@@ -265,9 +273,9 @@ def evaluate(
     """Plan to goal pictures in the simulator and count successes.
 
     Args:
-        task: tworoom, pusht, reacher or cube.
+        task: tworoom, pusht, reacher, cube or one of your own.
         checkpoint: A trained model; not needed for the planners `random` and `none`.
-        planner: gauss-newton, cem, icem, mppi, adam, random or none.
+        planner: gauss-newton, cem, icem, mppi, adam, one of your own, random or none.
         offset: Environment steps from start to goal; twice as many may be taken.
         episodes: How many starts and goals.
         seed: Chooses them; the same for every method.
@@ -338,9 +346,9 @@ def realtime(
     """Chase goals that move while plans are made.
 
     Args:
-        task: tworoom, pusht, reacher or cube, whose goal wanders.
+        task: tworoom, pusht, reacher, cube or one of your own, whose goal wanders.
         checkpoint: A trained model; not needed for the planner `random`.
-        planner: gauss-newton, cem, icem, mppi, adam or random.
+        planner: gauss-newton, cem, icem, mppi, adam, one of your own or random.
         control_hz: Environment steps a second of real time.
         replan: Begin a plan when the last is exhausted, as the paper does, or always.
         latency_ms: Assume this latency of a planning call instead of measuring it.
@@ -561,8 +569,46 @@ def demo(
     _end_with_json(json, {**numbers, "files": files})
 
 
+COMMANDS: dict[str, Callable[..., None]] = {
+    "collect": collect,
+    "inspect": inspect,
+    "train": train,
+    "train-residual": train_residual,
+    "evaluate": evaluate,
+    "realtime": realtime,
+    "play": play,
+    "geometry": geometry,
+    "report": report,
+    "reproduce": reproduce,
+    "compare": compare,
+    "publish": publish,
+    "demo": demo,
+}
+
+
+def _with_plugins(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one more option, which loads the user's own parts before it runs."""
+
+    def run(*values: Any, plugin: tuple[str, ...], **options: Any) -> None:
+        for source in plugin:
+            load_plugin(source)
+        command(*values, **options)
+
+    kind = tyro.conf.UseAppendAction[tuple[str, ...]]
+    option = Parameter("plugin", Parameter.KEYWORD_ONLY, default=(), annotation=kind)
+    described = signature(command, eval_str=True)
+    parameters = [*described.parameters.values(), option]
+    run.__signature__ = described.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__doc__ = f"{(command.__doc__ or '').rstrip()}\n        plugin: {PLUGIN}\n    "
+    return run
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand; returns the exit status."""
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:
+        print(f"bwm {bilinear_wm.__version__}")
+        return 0
     exit_status = INTERRUPTED
 
     def terminate(_signal: int, _frame: FrameType | None) -> None:
@@ -573,23 +619,10 @@ def main(arguments: list[str] | None = None) -> int:
     previous = signal.signal(signal.SIGTERM, terminate)
     try:
         tyro.extras.subcommand_cli_from_dict(
-            {
-                "collect": collect,
-                "inspect": inspect,
-                "train": train,
-                "train-residual": train_residual,
-                "evaluate": evaluate,
-                "realtime": realtime,
-                "play": play,
-                "geometry": geometry,
-                "report": report,
-                "reproduce": reproduce,
-                "compare": compare,
-                "publish": publish,
-                "demo": demo,
-            },
+            {name: _with_plugins(command) for name, command in COMMANDS.items()},
             prog="bwm",
-            description="World models that can be controlled in real time.",
+            description="World models that can be controlled in real time. "
+            "`bwm --version` prints the version.",
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
