@@ -31,10 +31,7 @@ EXTRAS = {
     "websockets": "play",
 }
 """Packages that some commands need, and the extra that brings them."""
-PLUGIN = (
-    "A module or a FILE.py that registers tasks, models, encoders or planners of your own; "
-    "may be repeated."
-)
+PLUGIN = "A module or file that registers tasks, models, encoders or planners of your own."
 
 
 def collect(
@@ -594,7 +591,8 @@ def _with_plugins(command: Callable[..., None]) -> Callable[..., None]:
             load_plugin(source)
         command(*values, **options)
 
-    kind = tyro.conf.UseAppendAction[tuple[str, ...]]
+    named = tyro.conf.arg(metavar="MODULE|FILE.py")
+    kind = Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], named]
     option = Parameter("plugin", Parameter.KEYWORD_ONLY, default=(), annotation=kind)
     described = signature(command, eval_str=True)
     parameters = [*described.parameters.values(), option]
