@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bilinear_wm import tasks  # registers the environments with gymnasium
 
 if TYPE_CHECKING:
+    __version__: str
     from bilinear_wm.control.realtime import RealTimeController as RealTimeController
     from bilinear_wm.data.collect import CollectConfig as CollectConfig
     from bilinear_wm.data.windows import Batch as Batch, EpisodeDataset as EpisodeDataset
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
         Plan as Plan,
         PlanProblem as PlanProblem,
     )
+    from bilinear_wm.registry import (
+        ENCODERS as ENCODERS,
+        MODELS as MODELS,
+        PLANNERS as PLANNERS,
+        TASKS as TASKS,
+        load_plugin as load_plugin,
+    )
     from bilinear_wm.tasks import TASK_NAMES as TASK_NAMES, make_task as make_task
     from bilinear_wm.tasks.base import Task as Task
     from bilinear_wm.training.train import TrainConfig as TrainConfig
@@ -48,6 +56,7 @@ _HOME = {
     "CEMConfig": "planning",
     "CEMPlanner": "planning",
     "CollectConfig": "data.collect",
+    "ENCODERS": "registry",
     "EpisodeDataset": "data.windows",
     "GaussNewtonConfig": "planning",
     "GaussNewtonPlanner": "planning",
@@ -55,23 +64,42 @@ _HOME = {
     "ICEMPlanner": "planning",
     "InputError": "errors",
     "LeWorldModel": "models.lewm",
+    "MODELS": "registry",
     "MPPIConfig": "planning",
     "MPPIPlanner": "planning",
+    "PLANNERS": "registry",
     "Plan": "planning",
     "PlanProblem": "planning",
     "RealTimeController": "control.realtime",
     "SensorimotorWorldModel": "models.smwm",
+    "TASKS": "registry",
     "TASK_NAMES": "tasks",
     "Task": "tasks.base",
     "TrainConfig": "training.train",
     "load_model": "models",
+    "load_plugin": "registry",
     "make_task": "tasks",
 }
 
-__all__ = [*sorted(_HOME), "tasks"]
+__all__ = ["__version__", *sorted(_HOME), "tasks"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _HOME:
         raise AttributeError(f"module 'bilinear_wm' has no attribute {name!r}")
     return getattr(importlib.import_module(f"bilinear_wm.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("bilinear-world-models")
+    except PackageNotFoundError:
+        return "unknown (not installed)"

@@ -13,6 +13,7 @@ import pytest
 
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
+from bilinear_wm.reporting import report
 from bilinear_wm.reporting.findings import gather
 from bilinear_wm.reporting.report import make_report
 from bilinear_wm.reporting.results import EpisodeResult
@@ -95,6 +96,51 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     assert {path.name for path in files} == {
         "results.csv", "results.md", "success.png", "jerk.png", "paths.png", "report.html",
     }  # fmt: skip
+
+
+def test_parts_of_ones_own_come_after_the_known_ones(folder: Path, tmp_path: Path) -> None:
+    own = {"task": "cart", "model": "linear", "planner": "grid"}
+    write_run(folder / "0.jsonl", 5, **own)
+    write_run(folder / "1.jsonl", 3, **own | {"offset": 10, "horizon": 2})
+    write_run(folder / "2.jsonl", 2, **own | {"moving": True})
+    write_run(folder / "3.jsonl", 8, model="linear")
+    write_run(folder / "4.jsonl", 8, planner="grid")
+    write_run(folder / "5.jsonl", 8, planner="adam")
+    files = make_report([folder], tmp_path / "report")
+    assert {"success.png", "horizons.png", "moving.png", "controllers.png"} <= {
+        path.name for path in files
+    }
+    with (tmp_path / "report" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["file"] for row in rows if row["goal"] == "@25"] == [
+        "d.jsonl", "a.jsonl", "5.jsonl", "4.jsonl", "c.jsonl", "3.jsonl", "0.jsonl",
+    ]  # fmt: skip
+    assert all(row["paper"] == "" for row in rows if row["task"] == "cart")
+
+    found = gather([folder])
+    bars, times = report.draw_success(found).axes
+    assert [tick.get_text() for tick in bars.get_xticklabels()] == ["TwoRoom", "cart"]
+    drawn = [text.get_text() for text in bars.figure.legends[0].get_texts()]
+    assert drawn == ["paper", "-, random", "bilinear, gauss-newton", "bilinear, grid",
+                     "lewm, cem", "linear, gauss-newton", "linear, grid"]  # fmt: skip
+    assert len(times.containers) == 6
+    panels = report.draw_controllers(found).axes
+    assert [panel.get_title() for panel in panels] == ["TwoRoom", "cart"]
+    rows_, columns = panels[0].get_yticklabels(), panels[0].get_xticklabels()
+    assert [tick.get_text() for tick in rows_] == ["bilinear", "lewm", "linear"]
+    assert [tick.get_text() for tick in columns] == ["gauss-newton", "cem", "adam", "grid"]
+    (_, horizons) = report.draw_horizons(found).axes
+    assert horizons.get_title() == "cart"
+    assert list(horizons.get_xticks()) == [10, 25]
+    (moving,) = report.draw_moving(found).axes
+    assert [tick.get_text() for tick in moving.get_xticklabels()] == ["M-TwoRoom", "M-cart"]
+
+
+def test_every_line_has_a_colour(tmp_path: Path) -> None:
+    for i in range(30):
+        write_run(tmp_path / f"{i}.jsonl", 5, model=f"m{i:02}")
+    bars, _ = report.draw_success(gather([tmp_path])).axes
+    assert len([c for c in bars.containers if c.get_label().startswith("m")]) == 30
 
 
 def test_the_committed_results_are_read() -> None:

@@ -11,7 +11,7 @@ from bilinear_wm.analysis.latents import encode_windows, longest_windows
 from bilinear_wm.analysis.probes import probe
 from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.tasks import TASK_NAMES
+from bilinear_wm.registry import TASKS
 
 NUM_WINDOWS = 400
 
@@ -34,7 +34,7 @@ def diagnose(
     numbers |= model.health()
     numbers |= latent_geometry(z.flatten(0, 1), model.config.action_size)
     numbers |= {f"open_loop_{i}": e for i, e in enumerate(open_loop_error(model, z, actions), 1)}
-    if states is not None and model.config.task in TASK_NAMES:
+    if states is not None and model.config.task in TASKS:
         z_fit, _, states_fit = encode_windows(model, train, NUM_WINDOWS)
         assert states_fit is not None
         scores = probe(model.config.task, z_fit, states_fit, z, states)

@@ -31,10 +31,11 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning.sensitivity import analytic, finite_difference
+from bilinear_wm.registry import TASKS
 from bilinear_wm.reporting import figures
 from bilinear_wm.reporting.media import contact_sheet, enlarge, with_points, write_picture
 from bilinear_wm.reporting.results import machine_facts
-from bilinear_wm.tasks import TASK_NAMES, task_class
+from bilinear_wm.tasks import task_class
 
 SAMPLES = 2000
 SHOWN = 1000
@@ -74,7 +75,7 @@ def run_geometry(config: GeometryConfig) -> dict[str, Any]:
     train = episodes_for(model, config.data)
     held_out = episodes_for(model, config.data, "validation")
     task = train.file.task or model.config.task
-    if task not in TASK_NAMES or train.file.states is None:
+    if task not in TASKS or train.file.states is None:
         raise InputError(f"--data {config.data}: expected a known task and states, found none")
     if task != model.config.task:
         raise InputError(

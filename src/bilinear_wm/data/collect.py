@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -29,7 +30,8 @@ from bilinear_wm import disk, signals
 from bilinear_wm.data.file import Episode, EpisodeFile, Provenance
 from bilinear_wm.data.writer import EpisodeWriter
 from bilinear_wm.errors import InputError
-from bilinear_wm.tasks import make_task
+from bilinear_wm.registry import load_plugin, loaded_plugins
+from bilinear_wm.tasks import make_task, task_class
 from bilinear_wm.tasks.base import Action, Policy, RenderQuality, Task
 
 TRAINING_STREAM, EVALUATION_STREAM = 0, 1
@@ -220,6 +222,11 @@ def _check(config: CollectConfig) -> None:
         value = getattr(config, name)
         if value < 1:
             raise InputError(f"--{name.replace('_', '-')}: expected at least 1, found {value}")
+    if config.workers > 1 and _only_here(task_class(config.task)):
+        raise InputError(
+            f"--workers: expected 1 for {config.task}, which other processes cannot import, found "
+            f"{config.workers}; or put it into a file and load that with load_plugin"
+        )
     if config.seed < 0:
         raise InputError(f"--seed: expected a whole number >= 0, found {config.seed}")
     if not (np.isfinite(config.disturbance) and config.disturbance >= 0):
@@ -240,6 +247,11 @@ def _check_free(config: CollectConfig) -> None:
             f"--out {config.out}: exists already; remove it, name another file, "
             "or continue it with --resume"
         )
+
+
+def _only_here(task: type[Task]) -> bool:
+    """Whether a task was typed into a notebook or a prompt."""
+    return task.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
 
 
 def _open(config: CollectConfig, partial: Path) -> EpisodeWriter:
@@ -297,14 +309,14 @@ def _record_all(config: CollectConfig, first: int) -> Generator[Episode]:
     """Episodes first, first + 1, ... in order, simulated by `config.workers` processes."""
     indices = range(first, config.episodes)
     if config.workers == 1:
-        _start_worker(config, ignore_interrupts=False)
+        _start_worker(config)
         yield from map(_record, indices)
         return
     pool = ProcessPoolExecutor(
         min(config.workers, len(indices)) or 1,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(config,),
+        initargs=(config, loaded_plugins(), True),
     )
     waiting: deque[Future[Episode]] = deque()
     try:
@@ -321,10 +333,14 @@ def _record_all(config: CollectConfig, first: int) -> Generator[Episode]:
 _worker: tuple[Task, CollectConfig] | None = None
 
 
-def _start_worker(config: CollectConfig, ignore_interrupts: bool = True) -> None:
+def _start_worker(
+    config: CollectConfig, plugins: tuple[str, ...] = (), ignore_interrupts: bool = False
+) -> None:
     global _worker
     if ignore_interrupts:  # the parent decides what Ctrl-C means
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for plugin in plugins:
+        load_plugin(plugin)
     _worker = make_task(config.task, config.image_size, config.render_quality), config
 
 

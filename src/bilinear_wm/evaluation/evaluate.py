@@ -27,7 +27,8 @@ from bilinear_wm.evaluation.attempt import Episode, FloorPolicy, ModelPolicy, Po
 from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.planning import PLANNERS, Planner
+from bilinear_wm.options import make_config
+from bilinear_wm.planning import PLANNERS, Planner, PlannerConfig
 from bilinear_wm.reporting.results import (
     EpisodeResult,
     Rate,
@@ -151,9 +152,7 @@ class Evaluation:
 
 def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     """Run an evaluation; finished episodes are in `config.out` whatever happens."""
-    if config.planner not in (*PLANNERS, *FLOORS):
-        known = ", ".join((*PLANNERS, *FLOORS))
-        raise InputError(f"--planner: expected one of {known}, found {config.planner!r}")
+    PLANNERS.check(config.planner, "--planner", also=FLOORS)
     camera, policy = _prepare(config)
     tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
     file = (
@@ -287,17 +286,9 @@ def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
     return camera
 
 
-def make_planner_config(planner: str, options: dict[str, Any]) -> Any:
+def make_planner_config(planner: str, options: dict[str, Any]) -> PlannerConfig:
     """The planner's own configuration from plain options."""
-    import inspect
-
-    cls = PLANNERS[planner]
-    annotation = inspect.signature(cls.__init__).parameters["config"].annotation
-    config_class = vars(inspect.getmodule(cls))[annotation.split(" ")[0]]
-    try:
-        return config_class(**options)
-    except TypeError as error:
-        raise InputError(f"--planner-options: {error}") from error
+    return make_config(PLANNERS[planner].config_class, options, "--planner-options")
 
 
 def _make_env(config: EvaluateConfig, camera: Task) -> Task:

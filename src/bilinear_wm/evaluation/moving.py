@@ -85,9 +85,7 @@ class RealtimeConfig:
     resume: bool = False
 
     def __post_init__(self) -> None:
-        if self.planner not in (*PLANNERS, "random"):
-            known = ", ".join((*PLANNERS, "random"))
-            raise InputError(f"--planner: expected one of {known}, found {self.planner!r}")
+        PLANNERS.check(self.planner, "--planner", also=("random",))
         for name in ("control_hz", "offset", "episodes", "horizon"):
             if not getattr(self, name) > 0:
                 option = "--" + name.replace("_", "-")

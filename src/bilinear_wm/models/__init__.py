@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.models.bilinear import BilinearWorldModel
-from bilinear_wm.models.lewm import LeWorldModel
-from bilinear_wm.models.smwm import SensorimotorWorldModel
+from bilinear_wm.registry import MODELS
 
-MODELS: dict[str, type[WorldModel]] = {
-    model.kind: model for model in (BilinearWorldModel, LeWorldModel, SensorimotorWorldModel)
-}
+__all__ = ["MODELS", "WorldModel", "load_model"]
 
 
 def load_model(folder: str | Path) -> WorldModel:
@@ -25,11 +20,7 @@ def load_model(folder: str | Path) -> WorldModel:
     folder = checkpoint.resolve(Path(folder))
     config, tensors = checkpoint.read_folder(folder)
     kind = config.pop("kind", None)
-    if kind not in MODELS:
-        raise InputError(
-            f"{folder / checkpoint.CONFIG}: kind: expected one of {', '.join(MODELS)}, "
-            f"found {kind!r}"
-        )
+    MODELS.check(kind, f"{folder / checkpoint.CONFIG}: kind")
     cls = MODELS[kind]
     model = cls(cls.config_class.from_dict(config, str(folder / checkpoint.CONFIG)))
     checkpoint.check_names(folder, model.state_dict(), tensors)

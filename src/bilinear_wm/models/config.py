@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, get_type_hints
+from typing import Any, Literal, Self
 
 from bilinear_wm.errors import InputError, check_choices
+from bilinear_wm.options import from_json
+from bilinear_wm.registry import ENCODERS
 
 Size = Literal["compact", "paper"]
 
@@ -40,14 +42,15 @@ class ModelConfig:
     action_std: tuple[float, ...]
     render_quality: str = "unknown"
     # The encoder.
-    encoder: Literal["points", "vit"] = "points"
+    encoder: str = "points"
+    """`points`, `vit` or one of your own, which makes latents of `projector_size` numbers."""
     num_points: int = 16
     """K of the points encoder; its latent has 2 K numbers."""
     grid: int = 16
     """Cells along a side of its maps; a divisor of the image size."""
     channels: int = 64
     projector_size: int = 192
-    """Numbers in the latent of the vision transformer."""
+    """Numbers in the latent of every encoder but points."""
     patch_size: int = 14
     stem: Literal["patch", "conv"] = "patch"
     """How patches become tokens: each by itself, or by strided convolutions with batch norms."""
@@ -65,11 +68,12 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        ENCODERS.check(self.encoder, "encoder")
         for name in ("drawing_weight", "shift_weight"):
             if getattr(self, name) > 0 and self.encoder != "points":
                 raise InputError(
                     f"{name}: expected 0 for the encoder {self.encoder!r}, which has no points, "
-                    f"found {getattr(self, name)}"
+                    f'found {getattr(self, name)}; add \'"drawing_weight": 0, "shift_weight": 0\''
                 )
         if len(self.action_mean) != len(self.action_std) or min(self.action_std, default=0) <= 0:
             raise InputError(
@@ -106,17 +110,4 @@ class ModelConfig:
                     f"{where}: {what} {', '.join(sorted(keys))}; expected the keys of "
                     f"{cls.__name__}: the file is damaged or was written by another version"
                 )
-        return cls(**cls.from_json(values))
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """JSON knows neither tuples nor that 3 may be meant as 3.0."""
-        hints = get_type_hints(cls)
-        restored: dict[str, Any] = {}
-        for name, value in values.items():
-            if isinstance(value, list):
-                value = tuple(value)
-            elif hints.get(name) is float and type(value) is int:
-                value = float(value)
-            restored[name] = value
-        return restored
+        return cls(**from_json(cls, values))

@@ -6,14 +6,7 @@ from bilinear_wm.planning.cem import CEMConfig, CEMPlanner
 from bilinear_wm.planning.gauss_newton import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.planning.icem import ICEMConfig, ICEMPlanner
 from bilinear_wm.planning.mppi import MPPIConfig, MPPIPlanner
-
-PLANNERS: dict[str, type[Planner]] = {
-    "gauss-newton": GaussNewtonPlanner,
-    "cem": CEMPlanner,
-    "icem": ICEMPlanner,
-    "mppi": MPPIPlanner,
-    "adam": AdamPlanner,
-}
+from bilinear_wm.registry import PLANNERS
 
 __all__ = [
     "PLANNERS",

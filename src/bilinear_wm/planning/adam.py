@@ -41,6 +41,7 @@ class AdamConfig(PlannerConfig):
 class AdamPlanner(Planner):
     """Projected onto the box after each step; returns the best plan on the way."""
 
+    config_class = AdamConfig
     config: AdamConfig
 
     def __init__(self, dynamics: PlannableDynamics, config: AdamConfig | None = None) -> None:

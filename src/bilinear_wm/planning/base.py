@@ -14,7 +14,7 @@ import abc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol, get_args
+from typing import ClassVar, Literal, Protocol, get_args
 
 import torch
 from jaxtyping import Float
@@ -167,6 +167,9 @@ class Found:
 
 class Planner(abc.ABC):
     """Checks problems and keeps the promise; a kind of planner only searches."""
+
+    config_class: ClassVar[type[PlannerConfig]]
+    """What the second argument is; options are checked against its fields."""
 
     def __init__(self, dynamics: PlannableDynamics, config: PlannerConfig) -> None:
         for name in ("latent_size", "action_size", "env_action_size", "rollout"):

@@ -59,6 +59,7 @@ class CEMPlanner(Planner):
     neighbours.
     """
 
+    config_class = CEMConfig
     config: CEMConfig
 
     def __init__(self, dynamics: PlannableDynamics, config: CEMConfig | None = None) -> None:

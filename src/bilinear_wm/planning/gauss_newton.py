@@ -107,6 +107,7 @@ class GaussNewtonConfig(PlannerConfig):
 class GaussNewtonPlanner(Planner):
     """Gauss-Newton with damping, line search and bounds; see the module's text."""
 
+    config_class = GaussNewtonConfig
     config: GaussNewtonConfig
 
     def __init__(

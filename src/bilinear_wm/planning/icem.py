@@ -34,6 +34,7 @@ class ICEMConfig(CEMConfig):
 class ICEMPlanner(CEMPlanner):
     """No population decay and no shift between calls, as in the paper."""
 
+    config_class = ICEMConfig
     config: ICEMConfig
 
     def __init__(self, dynamics: PlannableDynamics, config: ICEMConfig | None = None) -> None:

@@ -49,6 +49,7 @@ class MPPIConfig(PlannerConfig):
 class MPPIPlanner(Planner):
     """Returns the best of all means; environment actions of a block are sampled apart."""
 
+    config_class = MPPIConfig
     config: MPPIConfig
 
     def __init__(self, dynamics: PlannableDynamics, config: MPPIConfig | None = None) -> None:

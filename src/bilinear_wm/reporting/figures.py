@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,13 @@ def draw_geometry(found: dict[str, Any], folder: Path) -> list[Path]:
     return [*made, page]
 
 
+def task_title(task: str) -> str:
+    """A task of somebody's own is called what it calls itself."""
+    return TITLES.get(task, task)
+
+
 def title(found: dict[str, Any]) -> str:
-    return f"{TITLES.get(found['task'], found['task'])}, {found['model']}"
+    return f"{task_title(found['task'])}, {found['model']}"
 
 
 def draw_variance(several: Sequence[dict[str, Any]]) -> Figure:
@@ -183,6 +189,6 @@ def plain_log(axis: Any) -> None:
     axis.yaxis.set_minor_formatter("{x:g}" if high / low < 8 else "")
 
 
-def colours() -> list[str]:
-    """In the order in which they are used."""
-    return [BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, GREY] * 3
+def colours() -> Iterator[str]:
+    """In the order in which they are used, over and over."""
+    return itertools.cycle((BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, GREY))

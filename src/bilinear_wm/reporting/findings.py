@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from bilinear_wm.errors import InputError
+from bilinear_wm.registry import PLANNERS
 from bilinear_wm.reporting import published
 from bilinear_wm.reporting.results import EpisodeResult, Rate, rate, read_results
 
@@ -49,6 +50,14 @@ class Run:
     @property
     def label(self) -> str:
         return f"{self.model}, {self.header['planner']}"
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Floors, then published models, then others; planners in the same way."""
+        return (
+            place(self.model, ("-", *published.MODELS)),
+            place(self.header["planner"], PLANNERS.built_in),
+        )
 
     @property
     def paper(self) -> float | None:
@@ -154,10 +163,25 @@ def gather(folders: Sequence[Path]) -> Findings:
             f"{', '.join(map(str, folders))}: expected results (*.jsonl), {METRICS} or {GEOMETRY}, "
             "found none"
         )
-    order = {task: place for place, task in enumerate(published.TASKS)}
-    runs.sort(key=lambda run: (run.moving, order.get(run.header["task"], 9), run.header["offset"],
-                               run.model, run.header["planner"]))  # fmt: skip
+    runs.sort(
+        key=lambda run: (
+            run.moving,
+            place(run.header["task"], published.TASKS),
+            run.header["offset"],
+            run.rank,
+        )
+    )
     return Findings(runs, trainings, geometries)
+
+
+def place(name: str, known: Sequence[str]) -> tuple[int, str]:
+    """Sorts known names in their order, and whatever else there is after them."""
+    return (known.index(name) if name in known else len(known)), name
+
+
+def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Each name once, in the order of `place`."""
+    return sorted(set(names), key=lambda name: place(name, known))
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

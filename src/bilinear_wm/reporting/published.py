@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 TASKS = ("tworoom", "pusht", "reacher", "cube")
+MODELS = ("bilinear", "smwm", "lewm")
+OWN_PLANNERS = {"bilinear": "gauss-newton", "smwm": "cem", "lewm": "cem"}
+"""Which planner the authors of each model use."""
 
 SUCCESS_25: dict[str, dict[str, float]] = {
     "bilinear": {"tworoom": 100, "pusht": 90, "reacher": 75, "cube": 99},

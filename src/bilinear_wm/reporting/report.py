@@ -12,15 +12,23 @@ import base64
 import csv
 import html
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from bilinear_wm.registry import PLANNERS
 from bilinear_wm.reporting import figures, published
-from bilinear_wm.reporting.findings import Findings, Run, gather, over_seeds, replanning
+from bilinear_wm.reporting.findings import (
+    Findings,
+    Run,
+    gather,
+    in_order,
+    over_seeds,
+    replanning,
+)
 from bilinear_wm.reporting.results import Rate
 
 
@@ -83,12 +91,12 @@ def main_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def own_planners(runs: Sequence[Run]) -> list[Run]:
-    """Each model with the planner that its authors use, and the floors."""
+    """Each published model with the planner that its authors use, the floors, and all others'."""
     return [
         run
         for run in runs
-        if run.header["planner"] in FLOORS
-        or run.header["planner"] == ("gauss-newton" if run.model == "bilinear" else "cem")
+        if run.header["planner"] not in PLANNERS.built_in
+        or run.header["planner"] == published.OWN_PLANNERS.get(run.model, run.header["planner"])
     ]
 
 
@@ -101,7 +109,7 @@ def draw_success(found: Findings) -> Figure | None:
     if not tasks:
         return None
     figure, (left, right) = figures.new_figure(2, width=5.2)
-    labels = list(dict.fromkeys(run.label for run in runs))
+    labels = list(dict.fromkeys(run.label for run in sorted(runs, key=lambda run: run.rank)))
     for place, (label, colour) in enumerate(zip(labels, figures.colours(), strict=False)):
         some = [run for run in runs if run.label == label]
         x = [tasks.index(run.header["task"]) + _offset(place, len(labels)) for run in some]
@@ -109,12 +117,8 @@ def draw_success(found: Findings) -> Figure | None:
         timed = [(at, run.ms_per_plan) for at, run in zip(x, some, strict=True)]
         timed = [(at, ms) for at, ms in timed if np.isfinite(ms)]
         right.bar([at for at, _ in timed], [ms for _, ms in timed], 0.8 / len(labels), color=colour)
-    for task in tasks:
-        at = tasks.index(task)
-        paper = published.SUCCESS_25["bilinear"][task]
-        left.plot([at - 0.45, at + 0.45], [paper, paper], color="black", lw=1.5, ls=":",
-                  label="paper" if at == 0 else None)  # fmt: skip
-    names = [figures.TITLES[task] for task in tasks]
+    _published(left, tasks, published.SUCCESS_25["bilinear"], ":", "paper")
+    names = [figures.task_title(task) for task in tasks]
     left.set(ylabel="success @25 (%)", ylim=(0, 105))
     right.set(ylabel="ms a plan")
     figures.plain_log(right)
@@ -164,10 +168,11 @@ def draw_horizons(found: Findings) -> Figure | None:
         for rule in rules:
             lines.setdefault((run.header["task"], f"{run.label}, {rule}"), {})[offset] = run
     lines = {key: line for key, line in lines.items() if len(line) > 1}
-    tasks = [task for task in published.TASKS if any(task == name for name, _ in lines)]
+    tasks = in_order((task for task, _ in lines), published.TASKS)
     if not tasks:
         return None
-    labels = sorted({label for _, label in lines})
+    ranks = {label: next(iter(line.values())).rank for (_, label), line in lines.items()}
+    labels = sorted(ranks, key=lambda label: (ranks[label], label))
     figure, axes = figures.new_figure(len(tasks), width=3.0)
     for task, axis in zip(tasks, np.atleast_1d(axes), strict=True):
         for label, colour in zip(labels, figures.colours(), strict=False):
@@ -177,8 +182,10 @@ def draw_horizons(found: Findings) -> Figure | None:
                 [offset for offset, _ in line], [100 * r.value for r in rates], _whiskers(rates),
                 fmt="o-", capsize=3, color=colour, label=label,
             )  # fmt: skip
-        axis.set(title=figures.TITLES[task], xlabel="steps to the goal", ylim=(0, 105),
-                 xticks=(25, 50, 75))  # fmt: skip
+        offsets = sorted({offset for (name, _), line in lines.items() if name == task
+                          for offset in line})  # fmt: skip
+        axis.set(title=figures.task_title(task), xlabel="steps to the goal", ylim=(0, 105),
+                 xticks=offsets)  # fmt: skip
     np.atleast_1d(axes)[0].set_ylabel("success (%)")
     handles, names = np.atleast_1d(axes)[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=9)
@@ -197,19 +204,15 @@ def draw_moving(found: Findings) -> Figure | None:
     if not tasks:
         return None
     figure, axis = figures.new_figure(width=6.0)
-    labels = list(dict.fromkeys(label for label, _ in best))
+    ranked = sorted(best.items(), key=lambda item: item[1].rank)
+    labels = list(dict.fromkeys(label for (label, _), _ in ranked))
     for place, (label, colour) in enumerate(zip(labels, figures.colours(), strict=False)):
         some = [run for (name, _), run in best.items() if name == label]
         x = [tasks.index(run.header["task"]) + _offset(place, len(labels)) for run in some]
         _bars(axis, x, [run.success for run in some], 0.8 / len(labels), colour, label)
-    for at, task in enumerate(tasks):
-        for table, style, name in (
-            (published.MOVING, ":", "paper"),
-            (published.MOVING_BEST_BASELINE, "--", "its best baseline"),
-        ):
-            axis.plot([at - 0.45, at + 0.45], [table[task]] * 2, color="black", lw=1.3, ls=style,
-                      label=name if at == 0 else None)  # fmt: skip
-    axis.set_xticks(range(len(tasks)), [f"M-{figures.TITLES[task]}" for task in tasks])
+    _published(axis, tasks, published.MOVING, ":", "paper")
+    _published(axis, tasks, published.MOVING_BEST_BASELINE, "--", "its best baseline")
+    axis.set_xticks(range(len(tasks)), [f"M-{figures.task_title(task)}" for task in tasks])
     axis.set(ylabel="success (%)", ylim=(0, 105))
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     return figure
@@ -238,17 +241,18 @@ def draw_controllers(found: Findings) -> Figure | None:
     """Every model with every planner."""
     runs = main_runs([r for r in found.runs if not r.moving and r.header["offset"] == 25
                       and r.header["planner"] not in FLOORS])  # fmt: skip
-    models = [m for m in ("bilinear", "smwm", "lewm") if any(r.model == m for r in runs)]
-    planners = [p for p in ("gauss-newton", "cem", "icem", "mppi", "adam")
-                if any(r.header["planner"] == p for r in runs)]  # fmt: skip
+    models = in_order((run.model for run in runs), published.MODELS)
+    planners = in_order((run.header["planner"] for run in runs), PLANNERS.built_in)
     if len(models) * len(planners) < 2:
         return None
     tasks = _tasks(runs)
-    figure, axes = figures.new_figure(len(tasks), width=3.2, height=1.2 + 0.6 * len(models))
+    figure, axes = figures.new_figure(
+        len(tasks), width=max(3.2, 0.75 * len(planners)), height=1.2 + 0.6 * len(models)
+    )
     for task, axis in zip(tasks, np.atleast_1d(axes), strict=True):
         table = np.full((len(models), len(planners)), np.nan)
         for run in runs:
-            if run.header["task"] == task and run.model in models:
+            if run.header["task"] == task:
                 place = models.index(run.model), planners.index(run.header["planner"])
                 table[place] = 100 * run.success.value
                 time = f"{run.ms_per_plan:,.{0 if run.ms_per_plan >= 100 else 1}f} ms"
@@ -259,7 +263,7 @@ def draw_controllers(found: Findings) -> Figure | None:
         axis.grid(visible=False)
         axis.set_xticks(range(len(planners)), planners, fontsize=8)
         axis.set_yticks(range(len(models)), models)
-        axis.set_title(figures.TITLES[task])
+        axis.set_title(figures.task_title(task))
     return figure
 
 
@@ -286,8 +290,18 @@ FIGURES: tuple[tuple[str, str, Callable[[Findings], Figure | None]], ...] = (
 
 
 def _tasks(runs: Sequence[Run]) -> list[str]:
-    present = {run.header["task"] for run in runs}
-    return [task for task in published.TASKS if task in present]
+    return in_order((run.header["task"] for run in runs), published.TASKS)
+
+
+def _published(
+    axis: Any, tasks: Sequence[str], table: Mapping[str, float], style: str, label: str | None
+) -> None:
+    """A line across the bars of each task that the table has."""
+    for at, task in enumerate(tasks):
+        if task in table:
+            axis.plot([at - 0.45, at + 0.45], [table[task]] * 2, color="black", lw=1.4, ls=style,
+                      label=label)  # fmt: skip
+            label = None  # the legend needs it once
 
 
 def _offset(place: int, count: int) -> float:

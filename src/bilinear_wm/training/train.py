@@ -27,6 +27,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.signals import Held, held
+from bilinear_wm.options import make_config
 from bilinear_wm.training import run_folder
 from bilinear_wm.training.loop import TrainingInterrupted, TrainingLoop
 
@@ -249,8 +250,7 @@ class _Run(TrainingLoop):
 
 def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     """A fresh model for a dataset."""
-    if config.model not in MODELS:
-        raise InputError(f"--model: expected one of {', '.join(MODELS)}, found {config.model!r}")
+    MODELS.check(config.model, "--model")
     cls = MODELS[config.model]
     told = data.file.task
     if config.task is not None and told not in (None, config.task):
@@ -263,11 +263,7 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "action_std": tuple(float(x) for x in data.action_std),
         "render_quality": data.file.render_quality or "unknown",
     }
-    try:
-        options = cls.config_class.from_json(config.options)
-        model = cls(cls.config_class(**facts, **options))
-    except TypeError as error:
-        raise InputError(f"--options: {error}") from error
+    model = cls(make_config(cls.config_class, config.options, "--options", **facts))
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
     model.prepare(torch.from_numpy(data.batch(chosen).pixels[:, 0]))
     return model

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import nn
 
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoders.points import PointsEncoder
-from bilinear_wm.models.encoders.vit import VisionTransformer
-
-ENCODERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
-    "points": PointsEncoder,
-    "vit": VisionTransformer,
-}
+from bilinear_wm.registry import ENCODERS
 
 
 def make_encoder(config: ModelConfig) -> nn.Module:
