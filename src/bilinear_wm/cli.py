@@ -204,7 +204,11 @@ def _shared() -> argparse.ArgumentParser:
 
 
 def _help() -> str:
-    lines = ["usage: bwm COMMAND [OPTIONS]", "", "World models that can be controlled in real time."]
+    lines = [
+        "usage: bwm COMMAND [OPTIONS]",
+        "",
+        "World models that can be controlled in real time.",
+    ]
     lines += ["", "commands:"]
     lines += [
         f"  {name:<16}{command.summary.partition('. ')[0].rstrip('.')}"

@@ -19,6 +19,7 @@ from bilinear_wm.data.inspect import describe, sheet, summarize
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import Evaluation, evaluate
 from bilinear_wm.reporting.media import write_picture
+from bilinear_wm.stage import Outcome
 from bilinear_wm.training.run_folder import METRICS
 from bilinear_wm.training.train import train
 
@@ -46,6 +47,12 @@ class DemoConfig:
     collected: int = 1500
     steps: int = 400
 
+    def run(self) -> Outcome:
+        """`run_demo`, in words."""
+        numbers, files = run_demo(self)
+        text = "\n  ".join(["made:", *map(str, files)])
+        return Outcome(text, {**numbers, "files": files})
+
 
 @dataclass
 class _Made:
@@ -62,7 +69,7 @@ def run_demo(config: DemoConfig, progress: bool = True) -> tuple[dict[str, Any],
     models = {task: folder for task, folder in models.items() if folder.is_dir()}
     if not models:
         raise InputError(
-            f"--pretrained {config.pretrained}: expected the folders {', '.join(TASKS)}, found "
+            f"pretrained {config.pretrained}: expected the folders {', '.join(TASKS)}, found "
             "neither; run the demo where the repository's pretrained/ is"
         )
     for task, folder in models.items():

@@ -12,17 +12,45 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.reporting.results import rate, read_results
+from bilinear_wm.stage import Outcome
 from bilinear_wm.training.loop import PROGRESS, run_facts
 from bilinear_wm.training.run_folder import METRICS
 
 SHEET = "points.png"
+
+
+@dataclass(frozen=True)
+class PublishConfig:
+    """A checkpoint folder to give away.
+
+    Attributes:
+        run_folder: The training folder.
+        out: The folder to write.
+        command: What was run to make it, commands separated by `;`, for the card.
+        results: Results files of `bwm evaluate` for the card's table.
+        sheet: The points.png of `bwm geometry`, for the card.
+    """
+
+    run_folder: Annotated[Path, tyro.conf.arg(name="run")]
+    out: Path
+    command: str
+    results: tuple[Path, ...] = ()
+    sheet: Path | None = None
+
+    def run(self) -> Outcome:
+        """`publish`, in words."""
+        made = publish(self.run_folder, self.out, self.results, self.command, self.sheet)
+        return Outcome(f"{made}: written; load it with bwm.load_model({str(made)!r})")
 
 
 def publish(
@@ -30,16 +58,14 @@ def publish(
 ) -> Path:
     """Write `out` from the last checkpoint of `run`, with a contact sheet of its points."""
     if out.exists() and not (out / checkpoint.CONFIG).is_file():
-        raise InputError(f"--out {out}: expected no folder, or a checkpoint to replace")
+        raise InputError(f"out {out}: expected no folder, or a checkpoint to replace")
     if sheet is not None and not sheet.is_file():
-        raise InputError(f"--sheet {sheet}: expected a picture, such as bwm geometry makes")
+        raise InputError(f"sheet {sheet}: expected a picture, such as bwm geometry makes")
     folder = checkpoint.resolve(run)
     model = load_model(folder)
     facts = run_facts(run)
     if facts is None:
-        raise InputError(
-            f"--run {run}: expected a training folder, found no {PROGRESS} in {folder}"
-        )
+        raise InputError(f"run {run}: expected a training folder, found no {PROGRESS} in {folder}")
     with disk.replacing(out) as fresh:
         model.save_pretrained(fresh)
         card = checkpoint.model_card(

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import EvaluateConfig
+from bilinear_wm.evaluation.moving import RealtimeConfig
 from bilinear_wm.models.config import ENCODER_SIZES, Size
 from bilinear_wm.models.predictor import PREDICTOR_SIZES
 from bilinear_wm.models.smwm import INVERSE_WEIGHTS
@@ -30,13 +32,24 @@ DISTURBANCE = {"pusht": 0.25}
 """Of the behaviour data (`bwm collect --disturbance`), where its habits hide what actions do."""
 
 
+def for_training(given: TrainConfig) -> TrainConfig:
+    """The run that trains a model on a file, as `given` names and sizes them."""
+    # Only the file's facts are needed here: nothing is loaded.
+    episodes = EpisodeDataset(given.data, num_frames=2, in_memory=False)
+    task = episodes.file.task or given.task or "unknown"
+    return replace(
+        training(given.data, given.out, given.model, given.size, task, len(episodes)),
+        size=given.size,
+    )
+
+
 def training(data: Path, out: Path, model: str, size: Size, task: str, windows: int) -> TrainConfig:
     """The run that trains `model` at `size` on a file with that many training windows."""
     if size == "paper":
         return paper(data, out, model, task, windows)
     if size == "compact":
         return compact(data, out, model, task)
-    raise InputError(f"--size: expected one of {', '.join(ENCODER_SIZES)}, found {size!r}")
+    raise InputError(f"size: expected one of {', '.join(ENCODER_SIZES)}, found {size!r}")
 
 
 def paper(data: Path, out: Path, model: str, task: str, windows: int) -> TrainConfig:
@@ -148,6 +161,20 @@ def evaluation(
         replan_every=None if paper_settings else min(replan_every, max(horizon, 1)),
         arrive="plan" if paper_settings else arrive,
     )
+
+
+def for_evaluation(given: EvaluateConfig) -> EvaluateConfig:
+    """How a task is evaluated, for what `given` asks of it."""
+    return replace(
+        evaluation(given.task, given.planner, given.offset, given.paper_settings),
+        paper_settings=given.paper_settings,
+    )
+
+
+def for_moving_goals(given: RealtimeConfig) -> RealtimeConfig:
+    """How moving goals of a task are chased: the settings of its fixed goals."""
+    recipe = evaluation(given.task, given.planner, given.offset)
+    return replace(given, planner_options=recipe.planner_options, horizon=recipe.horizon)
 
 
 PLAY_HORIZONS = {"tworoom": (8, 16), "reacher": (1, 1)}

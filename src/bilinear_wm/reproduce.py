@@ -25,6 +25,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import evaluate
 from bilinear_wm.evaluation.moving import RealtimeConfig, run_realtime
 from bilinear_wm.reporting.report import make_report
+from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import TASK_NAMES
 from bilinear_wm.training.residual import train_residual
 from bilinear_wm.training.train import train
@@ -100,27 +101,37 @@ class ReproduceConfig:
         stages: Which stages; what earlier ones made must be there.
         data: A folder with TASK.h5 files to use instead of collecting, such as the official ones.
         seeds: Training seeds a model.
+        dry_run: Print the steps and an estimate of the time, and do nothing.
     """
 
-    out: Path
+    out: Path = Path("reproduction")
     scale: Scale = "compact"
     tasks: tuple[str, ...] = TASK_NAMES
     stages: tuple[str, ...] = STAGES
     data: Path | None = None
     seeds: int = 1
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (("tasks", TASK_NAMES), ("stages", STAGES)):
             unknown = set(getattr(self, name)) - set(known)
             if unknown or not getattr(self, name):
                 raise InputError(
-                    f"--{name}: expected some of {', '.join(known)}, "
+                    f"{name}: expected some of {', '.join(known)}, "
                     f"found {', '.join(sorted(unknown)) or 'none'}"
                 )
         if self.scale not in SIZES:
-            raise InputError(f"--scale: expected one of {', '.join(SIZES)}, found {self.scale!r}")
+            raise InputError(f"scale: expected one of {', '.join(SIZES)}, found {self.scale!r}")
         if self.seeds < 1:
-            raise InputError(f"--seeds: expected at least 1, found {self.seeds}")
+            raise InputError(f"seeds: expected at least 1, found {self.seeds}")
+
+    def run(self) -> Outcome:
+        """`reproduce`, in words."""
+        outcome = [(step.name, ended) for step, ended in reproduce(self)]
+        lines = [] if self.dry_run else [f"{name}: {ended}" for name, ended in outcome]
+        return Outcome(
+            "\n  ".join(["summary:", *lines] if lines else ["nothing was done"]), dict(outcome)
+        )
 
 
 @dataclass(frozen=True)
@@ -316,7 +327,7 @@ def _plain(settings: Any) -> dict[str, Any]:
     }
 
 
-def reproduce(config: ReproduceConfig, dry_run: bool = False) -> list[tuple[Step, str]]:
+def reproduce(config: ReproduceConfig) -> list[tuple[Step, str]]:
     """Carry out what is not done; returns each step with what became of it."""
     steps = plan_steps(config)
     waiting = [step for step in steps if not _done(config, step)]
@@ -329,7 +340,7 @@ def reproduce(config: ReproduceConfig, dry_run: bool = False) -> list[tuple[Step
     for number, step in enumerate(steps, start=1):
         done = _done(config, step)
         label = f"[{number}/{len(steps)}] {step.name}"
-        if done or dry_run:
+        if done or config.dry_run:
             print(f"{label}: {'done' if done else 'about ' + _duration(step.minutes)}")
             outcome.append((step, "done before" if done else "to do"))
             continue
@@ -355,7 +366,7 @@ def _done(config: ReproduceConfig, step: Step) -> bool:
     if found != step.settings:
         raise InputError(
             f"{step.product}: made from other settings than these ({marker}); remove it, or "
-            "reproduce into another --out"
+            "reproduce into another `out`"
         )
     return True
 

@@ -35,6 +35,7 @@ from bilinear_wm.registry import TASKS
 from bilinear_wm.reporting import figures
 from bilinear_wm.reporting.media import contact_sheet, enlarge, with_points, write_picture
 from bilinear_wm.reporting.results import machine_facts
+from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import task_class
 
 SAMPLES = 2000
@@ -66,20 +67,28 @@ class GeometryConfig:
     out: Path
     horizon: int = 5
 
+    def run(self) -> Outcome:
+        """`run_geometry`, in words."""
+        found = run_geometry(self)
+        written = "\n  ".join(["written:", *map(str, sorted(self.out.iterdir()))])
+        short = {k: v for k, v in found.items() if k not in ("points", "variables", "distances")}
+        numbers = short | {"spearman": found["distances"]["spearman"]}
+        return Outcome(f"{describe(found)}\n{written}", numbers)
+
 
 def run_geometry(config: GeometryConfig) -> dict[str, Any]:
     """Measure, write geometry.json and draw; returns what the file holds."""
     if config.horizon < 1:
-        raise InputError(f"--horizon: expected at least one block, found {config.horizon}")
+        raise InputError(f"horizon: expected at least one block, found {config.horizon}")
     model = load_model(config.checkpoint).eval()
     train = episodes_for(model, config.data)
     held_out = episodes_for(model, config.data, "validation")
     task = train.file.task or model.config.task
     if task not in TASKS or train.file.states is None:
-        raise InputError(f"--data {config.data}: expected a known task and states, found none")
+        raise InputError(f"data {config.data}: expected a known task and states, found none")
     if task != model.config.task:
         raise InputError(
-            f"--data {config.data}: expected episodes of {model.config.task}, found {task}"
+            f"data {config.data}: expected episodes of {model.config.task}, found {task}"
         )
     z_fit, states_fit = _latents(model, train)
     z, states = _latents(model, held_out)

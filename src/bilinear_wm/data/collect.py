@@ -22,8 +22,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import tyro
 from tqdm import tqdm
 
 from bilinear_wm import disk, signals
@@ -31,6 +33,7 @@ from bilinear_wm.data.file import Episode, EpisodeFile, Provenance
 from bilinear_wm.data.writer import EpisodeWriter
 from bilinear_wm.errors import InputError
 from bilinear_wm.registry import load_plugin, loaded_plugins
+from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import make_task, task_class
 from bilinear_wm.tasks.base import Action, Policy, RenderQuality, Task
 
@@ -45,7 +48,7 @@ class CollectConfig:
     """What to record, and how.
 
     Attributes:
-        task: tworoom, pusht, reacher or cube.
+        task: tworoom, pusht, reacher, cube or one of your own.
         out: The HDF5 file to write.
         episodes: How many episodes the finished file holds.
         image_size: Height and width of the pictures.
@@ -58,7 +61,7 @@ class CollectConfig:
         resume: Continue a file that an interrupted run left.
     """
 
-    task: str
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
     out: Path
     episodes: int = 100
     image_size: int = 64
@@ -78,6 +81,17 @@ class CollectConfig:
             self.render_quality,
             self.seed,
             self.disturbance,
+        )
+
+    def run(self) -> Outcome:
+        """`collect`, in words."""
+        result = collect(self)
+        rate = result.env_steps / result.seconds
+        return Outcome(
+            f"{result.out}: {result.episodes} episodes ({result.new_episodes} new, "
+            f"{result.env_steps:,} env steps in {result.seconds:.1f} s, {rate:,.0f}/s); "
+            f"look at it with: bwm inspect {result.out}",
+            asdict(result),
         )
 
 
@@ -103,7 +117,7 @@ def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
         CollectionInterrupted: On Ctrl-C, after the finished episodes were put in place.
     """
     _check(config)
-    busy = f"--out {config.out}: another process is writing this file"
+    busy = f"out {config.out}: another process is writing this file"
     with _reporting_disk_trouble(config.out), disk.owned(config.out, busy):
         _check_free(config)  # again, now that nobody else can make it
         return _collect(config, progress)
@@ -137,7 +151,7 @@ def _collect(config: CollectConfig, progress: bool) -> CollectResult:
             what = "interrupted" if isinstance(stop, KeyboardInterrupt) else "a worker died"
             message = (
                 f"{what}: {kept} of {config.episodes} episodes are in {config.out}; "
-                "the same command with --resume continues"
+                "the same command with `resume` continues"
                 if kept
                 else f"{what} before the first episode was finished; nothing was written"
             )
@@ -221,31 +235,31 @@ def _check(config: CollectConfig) -> None:
     for name in ("episodes", "frame_stride", "workers"):
         value = getattr(config, name)
         if value < 1:
-            raise InputError(f"--{name.replace('_', '-')}: expected at least 1, found {value}")
+            raise InputError(f"{name}: expected at least 1, found {value}")
     if config.workers > 1 and _only_here(task_class(config.task)):
         raise InputError(
-            f"--workers: expected 1 for {config.task}, which other processes cannot import, found "
+            f"workers: expected 1 for {config.task}, which other processes cannot import, found "
             f"{config.workers}; or put it into a file and load that with load_plugin"
         )
     if config.seed < 0:
-        raise InputError(f"--seed: expected a whole number >= 0, found {config.seed}")
+        raise InputError(f"seed: expected a whole number >= 0, found {config.seed}")
     if not (np.isfinite(config.disturbance) and config.disturbance >= 0):
-        raise InputError(f"--disturbance: expected a number >= 0, found {config.disturbance}")
+        raise InputError(f"disturbance: expected a number >= 0, found {config.disturbance}")
     folder = config.out.resolve().parent
     if not folder.is_dir():
-        raise InputError(f"--out {config.out}: expected an existing folder, found no {folder}")
+        raise InputError(f"out {config.out}: expected an existing folder, found no {folder}")
     if config.out.is_dir():
-        raise InputError(f"--out {config.out}: expected a file name, found a folder")
+        raise InputError(f"out {config.out}: expected a file name, found a folder")
     if not os.access(folder, os.W_OK):
-        raise InputError(f"--out {config.out}: expected a writable folder, {folder} is read-only")
+        raise InputError(f"out {config.out}: expected a writable folder, {folder} is read-only")
     _check_free(config)
 
 
 def _check_free(config: CollectConfig) -> None:
     if config.out.exists() and not config.resume:
         raise InputError(
-            f"--out {config.out}: exists already; remove it, name another file, "
-            "or continue it with --resume"
+            f"out {config.out}: exists already; remove it, name another file, "
+            "or continue it with `resume`"
         )
 
 
@@ -262,13 +276,13 @@ def _open(config: CollectConfig, partial: Path) -> EpisodeWriter:
         value = found.attributes.get(name, getattr(Provenance, name, None))
         if value != expected:
             raise InputError(
-                f"--resume {config.out}: expected {name} {expected}, found {value}; "
+                f"resume {config.out}: expected {name} {expected}, found {value}; "
                 "give the options of the first run"
             )
     if found.num_episodes > config.episodes:
         raise InputError(
-            f"--resume {config.out}: expected at most {config.episodes} episodes, "
-            f"found {found.num_episodes}; ask for more with --episodes"
+            f"resume {config.out}: expected at most {config.episodes} episodes, "
+            f"found {found.num_episodes}; ask for more with `episodes`"
         )
     # Continue a copy: the file in place stays valid whatever happens meanwhile.
     shutil.copyfile(config.out, partial)
@@ -300,7 +314,7 @@ def _reporting_disk_trouble(out: Path) -> Iterator[None]:
         previous = "the file in place is untouched" if out.exists() else "nothing was left behind"
         reason = " ".join(str(error).split())
         raise InputError(
-            f"--out {out}: could not be written ({reason}; {free:,.0f} MiB free); {previous}; "
+            f"out {out}: could not be written ({reason}; {free:,.0f} MiB free); {previous}; "
             "free some space or choose another place"
         ) from error
 

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import tyro
 from numpy.typing import NDArray
 
 from bilinear_wm.data.file import EpisodeFile
-from bilinear_wm.reporting.media import Pixels, contact_sheet
+from bilinear_wm.reporting.media import Pixels, contact_sheet, write_picture
+from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import task_class
 
 OFFSETS = (25, 50, 75)
 SHEET_ROWS, SHEET_COLUMNS = 8, 12
+
+
+@dataclass(frozen=True)
+class InspectConfig:
+    """A look into an episode file.
+
+    Attributes:
+        file: An HDF5 file of `bwm collect`, or of the public LeWM schema.
+        sheet: Where to write the contact sheet (PNG); beside the file by default.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE.h5")]
+    sheet: Path | None = None
+
+    def run(self) -> Outcome:
+        """Facts, and the contact sheet."""
+        episodes = EpisodeFile(self.file)
+        summary = summarize(episodes)
+        target = self.sheet or self.file.with_suffix(".png")
+        write_picture(target, sheet(episodes))
+        text = f"{describe(summary)}\ncontact sheet: {target}"
+        return Outcome(text, {**asdict(summary), "sheet": target})
 
 
 @dataclass(frozen=True)
@@ -104,11 +129,6 @@ def describe(summary: Summary) -> str:
         lines.append(f"  solved before the start   {shares}")
     lines += [f"  in 25 steps   {name}: {share:.1%}" for name, share in s.window_shares.items()]
     return "\n".join(lines)
-
-
-def default_sheet_path(path: Path) -> Path:
-    """Where the contact sheet goes if nobody says."""
-    return path.with_suffix(".png")
 
 
 def _pairs(file: EpisodeFile, offset: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

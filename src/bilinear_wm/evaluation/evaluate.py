@@ -37,6 +37,7 @@ from bilinear_wm.reporting.results import (
     percentile,
     rate,
 )
+from bilinear_wm.stage import JsonObject, Outcome
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 
@@ -72,12 +73,13 @@ class EvaluateConfig:
         floors: Run the random and the do-nothing policy on the same tasks too.
         video: A folder for one video an episode.
         resume: Complete an interrupted results file.
+        paper_settings: Take horizon and planner settings from the paper's table.
     """
 
     task: str
     checkpoint: Path | None = None
     planner: str = "gauss-newton"
-    planner_options: dict[str, Any] = field(default_factory=dict)
+    planner_options: JsonObject = field(default_factory=dict)
     horizon: int = 5
     replan_every: int | None = None
     arrive: Literal["plan", "deadline"] = "plan"
@@ -94,6 +96,12 @@ class EvaluateConfig:
     floors: bool = True
     video: Path | None = None
     resume: bool = False
+    paper_settings: bool = False
+
+    def run(self) -> Outcome:
+        """`evaluate`, in words."""
+        result = evaluate(self)
+        return Outcome(describe(self, result), result.numbers())
 
     def header(self) -> dict[str, Any]:
         """What a results file says of its making."""

@@ -36,6 +36,7 @@ from bilinear_wm.reporting.results import (
     percentile,
     rate,
 )
+from bilinear_wm.stage import JsonObject, Outcome
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 from bilinear_wm.tasks.moving import GoalWalk, MovingGoal
@@ -67,12 +68,13 @@ class RealtimeConfig:
         data: Held-out episodes to take tasks from; None to simulate fresh ones.
         out: The results file.
         resume: Complete an interrupted results file.
+        live: Run the simulator against the real clock instead of counting latency.
     """
 
     task: str
     checkpoint: Path | None = None
     planner: str = "gauss-newton"
-    planner_options: dict[str, Any] = field(default_factory=dict)
+    planner_options: JsonObject = field(default_factory=dict)
     horizon: int = 5
     control_hz: float = 20.0
     replan: Replan = "exhausted"
@@ -83,6 +85,7 @@ class RealtimeConfig:
     data: Path | None = None
     out: Path | None = None
     resume: bool = False
+    live: bool = False
 
     def __post_init__(self) -> None:
         PLANNERS.check(self.planner, "--planner", also=("random",))
@@ -92,6 +95,16 @@ class RealtimeConfig:
                 raise InputError(f"{option}: expected more than 0, found {getattr(self, name)}")
         if self.latency_ms is not None and not self.latency_ms >= 0:
             raise InputError(f"--latency-ms: expected 0 or more, found {self.latency_ms}")
+
+    def run(self) -> Outcome:
+        """`run_realtime` or `run_live`, in words."""
+        if self.live:
+            from bilinear_wm.evaluation import live
+
+            lived = live.run_live(self)
+            return Outcome(live.describe(self, lived), lived.numbers())
+        result = run_realtime(self)
+        return Outcome(describe(self, result), result.numbers())
 
     def header(self) -> dict[str, Any]:
         """What a results file says of its making."""

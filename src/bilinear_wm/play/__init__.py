@@ -5,3 +5,58 @@
 `stages.py` is how mouse and picture meet a task, `session.py` one simulation with its controller,
 `server.py` and `page.html` what a browser sees.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bilinear_wm import recipes
+from bilinear_wm.errors import InputError
+from bilinear_wm.stage import Outcome, at_least
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    """A page to play on.
+
+    Attributes:
+        task: tworoom, pusht or reacher.
+        checkpoint: A trained model; pretrained/TASK by default.
+        host: The address to listen on; anybody who reaches it can play.
+        port: The port.
+        control_hz: Actions a second.
+        horizon: Blocks a plan looks ahead; the task's recipe by default.
+    """
+
+    task: str = "tworoom"
+    checkpoint: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8765
+    control_hz: float = 20.0
+    horizon: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 65536 or not 0 < self.control_hz < float("inf"):
+            raise InputError(
+                "port, control_hz: expected 1 to 65535 and a number above 0, found "
+                f"{self.port}, {self.control_hz}"
+            )
+        if self.horizon is not None:
+            at_least(self, 1, "horizon")
+
+    def run(self) -> Outcome:
+        """Serve until Ctrl-C."""
+        from bilinear_wm.play.server import serve
+        from bilinear_wm.play.session import SharedModel
+
+        options, recommended = recipes.playing(self.task)
+        shared = SharedModel(
+            self.task,
+            self.checkpoint or Path("pretrained") / self.task,
+            options,
+            recommended if self.horizon is None else (self.horizon, self.horizon),
+        )
+        print(f"open http://{self.host}:{self.port} in a browser; Ctrl-C ends it", flush=True)
+        serve(shared, self.host, self.port, self.control_hz)
+        return Outcome("stopped")

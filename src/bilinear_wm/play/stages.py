@@ -154,5 +154,5 @@ def make_stage(task: str) -> Stage:
     """The stage of a task; Cube has none, because a mouse does not say where its arm should be."""
     task_class(task)  # refuses what is no task at all
     if task not in STAGES:
-        raise InputError(f"--task: expected one of {', '.join(STAGES)}, found {task!r}")
+        raise InputError(f"task: expected one of {', '.join(STAGES)}, found {task!r}")
     return STAGES[task]()

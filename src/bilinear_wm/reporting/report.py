@@ -13,10 +13,12 @@ import csv
 import html
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 from matplotlib.figure import Figure
 
 from bilinear_wm.registry import PLANNERS
@@ -30,6 +32,25 @@ from bilinear_wm.reporting.findings import (
     replanning,
 )
 from bilinear_wm.reporting.results import Rate
+from bilinear_wm.stage import Outcome
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """A report.
+
+    Attributes:
+        folders: Where to look for results, metrics and geometry files.
+        out: The folder for what is made.
+    """
+
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
+    out: Path = Path("report")
+
+    def run(self) -> Outcome:
+        """`make_report`, in words."""
+        made = make_report(self.folders, self.out)
+        return Outcome("\n  ".join(["written:", *map(str, made)]), {"files": made})
 
 
 def make_report(folders: Sequence[Path], out: Path) -> list[Path]:

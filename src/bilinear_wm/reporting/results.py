@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import tyro
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from bilinear_wm import disk
 from bilinear_wm.errors import InputError
+from bilinear_wm.stage import Outcome
 
 PACKAGES = ("bilinear-world-models", "torch", "numpy", "mujoco", "pymunk", "numba")
 
@@ -80,21 +82,21 @@ class ResultFile:
         if path.exists():
             if not resume:
                 raise InputError(
-                    f"--out {path}: exists already; remove it, name another file, "
-                    "or complete it with --resume"
+                    f"out {path}: exists already; remove it, name another file, "
+                    "or complete it with `resume`"
                 )
             found, self.rows = read_results(path)
             for name in header:
                 if name not in ("versions", "machine") and found.get(name) != header[name]:
                     raise InputError(
-                        f"--resume {path}: expected {name} {header[name]}, found "
+                        f"resume {path}: expected {name} {header[name]}, found "
                         f"{found.get(name)}; give the options of the first run"
                     )
             self._rewrite(found)  # a last line that an interruption cut is dropped
         else:
             if not path.resolve().parent.is_dir():
                 raise InputError(
-                    f"--out {path}: expected an existing folder, found no {path.resolve().parent}"
+                    f"out {path}: expected an existing folder, found no {path.resolve().parent}"
                 )
             self._rewrite(header)
 
@@ -178,6 +180,24 @@ class Comparison:
             f"{self.episodes} shared tasks: {self.only_first} solved by the first alone, "
             f"{self.only_second} by the second alone; McNemar's exact p = {self.p_value:.3g}"
         )
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """A comparison.
+
+    Attributes:
+        first: A results file of `bwm evaluate`.
+        second: Another, of the same task, offset and seed.
+    """
+
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")]
+    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")]
+
+    def run(self) -> Outcome:
+        """`compare`, in words."""
+        result = compare(self.first, self.second)
+        return Outcome(str(result), asdict(result))
 
 
 def compare(first: Path, second: Path) -> Comparison:

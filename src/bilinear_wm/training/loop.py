@@ -128,7 +128,7 @@ class TrainingLoop(abc.ABC):
                 if stopped and not last:
                     raise TrainingInterrupted(
                         f"interrupted at step {self.step} of {config.steps}; "
-                        f"the same command with --resume continues {config.out}",
+                        f"the same command with `resume` continues {config.out}",
                         128 + self._signals.received[0],
                     )
         return self.diagnosis
@@ -152,7 +152,7 @@ class TrainingLoop(abc.ABC):
         for name, value in expected.items():
             if facts[name] != json.loads(json.dumps(value)):
                 raise InputError(
-                    f"--resume {out}: expected the run's {name}, {facts[name]}, "
+                    f"resume {out}: expected the run's {name}, {facts[name]}, "
                     f"found {value}; give the options of the first run"
                 )
         self.step, self.seconds = int(facts["step"]), float(facts["seconds"])
@@ -200,9 +200,9 @@ class TrainingLoop(abc.ABC):
             checkpoint.point_latest_to(folder)
         except OSError as error:
             raise InputError(
-                f"--out {out}: the checkpoint of step {self.step} could not be written "
+                f"out {out}: the checkpoint of step {self.step} could not be written "
                 f"({' '.join(str(error).split())}); the previous one is intact; free some space "
-                "and continue with --resume"
+                "and continue with `resume`"
             ) from error
         for old in sorted(out.glob("checkpoint-*"))[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old)

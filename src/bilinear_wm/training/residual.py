@@ -38,6 +38,7 @@ from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.bilinear import BilinearWorldModel
 from bilinear_wm.models.encoders.points import PointsEncoder
 from bilinear_wm.signals import Held, held
+from bilinear_wm.stage import Outcome, at_least
 from bilinear_wm.training import run_folder
 from bilinear_wm.training.loop import TrainingLoop, run_facts
 
@@ -88,28 +89,20 @@ class ResidualConfig:
     resume: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "num_blocks", "batch_size", "eval_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')}: expected at least 1, found {getattr(self, name)}"
-                )
-        if min(self.weigh_steps, self.refit_steps, self.seed) < 0:
-            raise InputError(
-                "--weigh-steps, --refit-steps, --seed: expected at least 0, found "
-                f"{self.weigh_steps}, {self.refit_steps}, {self.seed}"
-            )
+        at_least(self, 1, "hidden", "num_blocks", "batch_size", "eval_every", "save_every")
+        at_least(self, 0, "weigh_steps", "refit_steps", "seed")
         if self.weigh_steps and not self.refit_steps:
             raise InputError(
-                "--refit-steps: expected at least 1 with --weigh-steps, because the dynamics must "
+                "refit_steps: expected at least 1 with `weigh_steps`, because the dynamics must "
                 "follow the new scale, found 0"
             )
         if self.steps <= self.weigh_steps + self.refit_steps:
             raise InputError(
-                f"--steps: expected more than --weigh-steps {self.weigh_steps} and --refit-steps "
+                f"steps: expected more than `weigh_steps` {self.weigh_steps} and `refit_steps` "
                 f"{self.refit_steps} together, found {self.steps}"
             )
         if not self.learning_rate > 0:
-            raise InputError(f"--learning-rate: expected more than 0, found {self.learning_rate}")
+            raise InputError(f"learning_rate: expected more than 0, found {self.learning_rate}")
 
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share with the run it continues."""
@@ -117,6 +110,15 @@ class ResidualConfig:
         for name in ("checkpoint", "data", "out", "eval_every", "save_every", "resume"):
             del values[name]
         return values
+
+    def run(self) -> Outcome:
+        """`train_residual`, in words."""
+        numbers = train_residual(self)
+        return Outcome(
+            f"{self.out}: held-out one-block error {numbers['open_loop_1']:.4f} of what a block "
+            f"moves; load it with bwm.load_model({str(self.out)!r})",
+            dict(numbers),
+        )
 
 
 def train_residual(config: ResidualConfig, progress: bool = True) -> dict[str, float]:
@@ -159,10 +161,10 @@ class _Run(TrainingLoop):
         if not isinstance(frozen, BilinearWorldModel):
             raise checkpoint.wrong_kind(config.checkpoint, "bilinear", frozen.kind)
         if frozen.config.residual_hidden:
-            raise InputError(f"--checkpoint {config.checkpoint}: has a residual already")
+            raise InputError(f"checkpoint {config.checkpoint}: has a residual already")
         if config.weigh_steps and frozen.config.encoder != "points":
             raise InputError(
-                f"--weigh-steps: expected 0 for the encoder {frozen.config.encoder!r}, which has "
+                f"weigh_steps: expected 0 for the encoder {frozen.config.encoder!r}, which has "
                 f"no points to weigh, found {config.weigh_steps}"
             )
         self._train_data = episodes_for(frozen, config.data)

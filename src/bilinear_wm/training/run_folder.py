@@ -31,15 +31,15 @@ def locked(out: Path, resume: bool) -> Iterator[None]:
     """Hold the training folder for this process alone, and clear what a kill left in it."""
     if begun(out) and not resume:
         raise InputError(
-            f"--out {out}: holds a run already; continue it with --resume or name another folder"
+            f"out {out}: holds a run already; continue it with `resume` or name another folder"
         )
     with contextlib.ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            owning = disk.owned(out, f"--out {out}: another training is running there")
+            owning = disk.owned(out, f"out {out}: another training is running there")
             stack.enter_context(owning)
         except OSError as error:
-            raise InputError(f"--out {out}: cannot be written ({error.strerror})") from error
+            raise InputError(f"out {out}: cannot be written ({error.strerror})") from error
         for leftover in out.glob(".checkpoint-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield

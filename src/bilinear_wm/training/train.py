@@ -26,8 +26,10 @@ from bilinear_wm.data.windows import Batch, EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.signals import Held, held
+from bilinear_wm.models.config import Size
 from bilinear_wm.options import make_config
+from bilinear_wm.signals import Held, held
+from bilinear_wm.stage import JsonObject, Outcome, at_least
 from bilinear_wm.training import run_folder
 from bilinear_wm.training.loop import TrainingInterrupted, TrainingLoop
 
@@ -44,7 +46,8 @@ class TrainConfig:
     Attributes:
         data: The episode file.
         out: The training folder.
-        model: bilinear, lewm or smwm.
+        model: bilinear, lewm, smwm or one of your own.
+        size: The recipe: `compact` for CPUs, `paper` for GPUs.
         options: Fields of the model's configuration.
         steps: Optimizer steps.
         batch_size: Windows a step, over all processes.
@@ -60,7 +63,8 @@ class TrainConfig:
     data: Path
     out: Path
     model: str = "bilinear"
-    options: dict[str, Any] = field(default_factory=dict)
+    size: Size = "compact"
+    options: JsonObject = field(default_factory=dict)
     steps: int = 4000
     batch_size: int = 64
     num_frames: int = 4
@@ -76,22 +80,35 @@ class TrainConfig:
     resume: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "eval_every", "save_every"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"--{name.replace('_', '-')}: expected at least 1, found {getattr(self, name)}"
-                )
+        at_least(self, 1, "steps", "batch_size", "eval_every", "save_every")
         if not self.learning_rate > 0:
-            raise InputError(f"--learning-rate: expected more than 0, found {self.learning_rate}")
-        if self.seed < 0:
-            raise InputError(f"--seed: expected at least 0, found {self.seed}")
+            raise InputError(f"learning_rate: expected more than 0, found {self.learning_rate}")
+        at_least(self, 0, "seed")
 
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share with the run it continues."""
         values = asdict(self)
-        for name in ("data", "out", "eval_every", "save_every", "trackers", "resume", "task"):
+        for name in (
+            "data",
+            "out",
+            "eval_every",
+            "save_every",
+            "trackers",
+            "resume",
+            "task",
+            "size",
+        ):
             del values[name]
         return values
+
+    def run(self) -> Outcome:
+        """`train`, in words."""
+        numbers = train(self)
+        return Outcome(
+            f"{self.out}: trained for {self.steps} steps; load it with "
+            f"bwm.load_model({str(self.out)!r})",
+            dict(numbers),
+        )
 
 
 def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
@@ -125,12 +142,12 @@ class _Run(TrainingLoop):
         self.held_out = EpisodeDataset(config.data, config.num_frames, split="validation")
         if len(self.train_data) < config.batch_size:
             raise InputError(
-                f"--batch-size: expected at most the {len(self.train_data)} training windows of "
+                f"batch_size: expected at most the {len(self.train_data)} training windows of "
                 f"{config.data}, found {config.batch_size}"
             )
         if config.batch_size % accelerator.num_processes:
             raise InputError(
-                f"--batch-size: expected a multiple of {accelerator.num_processes} processes, "
+                f"batch_size: expected a multiple of {accelerator.num_processes} processes, "
                 f"found {config.batch_size}"
             )
         torch.manual_seed(config.seed)
@@ -250,11 +267,11 @@ class _Run(TrainingLoop):
 
 def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     """A fresh model for a dataset."""
-    MODELS.check(config.model, "--model")
+    MODELS.check(config.model, "model")
     cls = MODELS[config.model]
     told = data.file.task
     if config.task is not None and told not in (None, config.task):
-        raise InputError(f"--task: expected {told}, as {config.data} says, found {config.task}")
+        raise InputError(f"task: expected {told}, as {config.data} says, found {config.task}")
     facts: dict[str, Any] = {
         "task": told or config.task or "unknown",
         "image_size": data.image_size,
@@ -263,7 +280,7 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "action_std": tuple(float(x) for x in data.action_std),
         "render_quality": data.file.render_quality or "unknown",
     }
-    model = cls(make_config(cls.config_class, config.options, "--options", **facts))
+    model = cls(make_config(cls.config_class, config.options, "options", **facts))
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
     model.prepare(torch.from_numpy(data.batch(chosen).pixels[:, 0]))
     return model
