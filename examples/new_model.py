@@ -1,6 +1,7 @@
 """A world model of your own: a dynamics with `step`, and a loss. This one is linear.
 
     python examples/new_model.py
+    bwm train --data tworoom.h5 --out runs/linear --model linear --plugin examples/new_model.py
 
 z' = A z + B a, held up by recovering the action with a pseudo-inverse. Registered under its kind,
 it trains, saves, loads and plans like the others.
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 
 from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.dynamics.base import Dynamics
-from bilinear_wm.models import MODELS, load_model
+from bilinear_wm.models import load_model
 from bilinear_wm.models.base import Loss, WorldModel
 from bilinear_wm.models.config import ENCODER_SIZES, ModelConfig
 from bilinear_wm.planning import GaussNewtonPlanner, PlanProblem
+from bilinear_wm.registry import MODELS
 from bilinear_wm.training.train import TrainConfig, train
 
 
@@ -62,7 +64,7 @@ class LinearWorldModel(WorldModel):
         return Loss(forward + self.config.inverse_weight * inverse, forward, inverse)
 
 
-MODELS["linear"] = LinearWorldModel
+MODELS.register(LinearWorldModel.kind, LinearWorldModel)
 
 
 def main(folder: Path, episodes: int = 30, steps: int = 5) -> None:

@@ -1,6 +1,8 @@
 """A planner of your own: one method. This one draws plans at random and keeps the best.
 
     python examples/new_planner.py
+    bwm evaluate --task tworoom --checkpoint pretrained/tworoom --planner shooting \\
+        --planner-options '{"samples": 500}' --plugin examples/new_planner.py
 
 The base class checks problems, keeps bounds and promises; `_search` only searches. What it
 returns must not cost more than `search.start`, which is why that is among the candidates.
@@ -13,7 +15,6 @@ from dataclasses import dataclass
 import torch
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
-from bilinear_wm.planning import PLANNERS
 from bilinear_wm.planning.base import (
     Found,
     PlannableDynamics,
@@ -24,6 +25,7 @@ from bilinear_wm.planning.base import (
     evaluate,
     found_by,
 )
+from bilinear_wm.registry import PLANNERS
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class ShootingConfig(PlannerConfig):
 class ShootingPlanner(Planner):
     """Random shooting."""
 
+    config_class = ShootingConfig
     config: ShootingConfig
 
     def __init__(self, dynamics: PlannableDynamics, config: ShootingConfig | None = None) -> None:
@@ -54,7 +57,7 @@ class ShootingPlanner(Planner):
         return found_by("max_iterations", plans[rows, best], costs, 1)
 
 
-PLANNERS["shooting"] = ShootingPlanner  # now `bwm evaluate --planner shooting` knows it too
+PLANNERS.register("shooting", ShootingPlanner)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """A task of your own: a cart on a rail that should stop at a mark.
 
     python examples/new_task.py
+    bwm collect cart --out cart.h5 --plugin examples/new_task.py    # and so every other stage
 
 How a step changes the state, what a state looks like, when it counts as the goal, where episodes
 start, who acts while data is recorded. Pictures, goals, resets and checks come with `Task`.
@@ -11,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
-from bilinear_wm.tasks import REGISTERED
+from bilinear_wm.registry import TASKS
 from bilinear_wm.tasks.base import Action, GoalMotion, Pixels, Policy, State, Task
 
 CLOSE = 0.05
@@ -71,7 +71,13 @@ class Cart(Task):
         return lambda: rng.uniform(-1, 1, 1).astype(np.float32)
 
 
+TASKS.register(Cart.name, Cart)
+
+
 def main() -> None:
+    # Imported here, so that processes which only simulate the cart need no torch.
+    from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
+
     env = Cart(image_size=48)
     pixels, _ = env.reset(seed=0)
     print(pixels.shape, "from", env.state.round(2), "to", env.goal.round(2))
@@ -81,7 +87,6 @@ def main() -> None:
         if solved:
             print(f"there after {step + 1} steps")
             break
-    REGISTERED[Cart.name] = Cart  # from here on every stage knows it
     result = evaluate(EvaluateConfig(Cart.name, planner="random", episodes=20), progress=False)
     print(f"random actions reach goals 25 steps ahead in {result.success}")
 

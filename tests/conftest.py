@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from bilinear_wm.data.collect import CollectConfig, collect
+from bilinear_wm.registry import ENCODERS, MODELS, PLANNERS, TASKS
 from bilinear_wm.tasks import TASK_NAMES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -31,6 +32,14 @@ REFERENCE = Path(__file__).parent / "reference"
 @pytest.fixture(params=TASK_NAMES)
 def task_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    for registry in (TASKS, MODELS, ENCODERS, PLANNERS):
+        for kept in ("_addresses", "_things"):
+            monkeypatch.setattr(registry, kept, dict(getattr(registry, kept)))
 
 
 @pytest.fixture(scope="session")

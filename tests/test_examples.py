@@ -58,6 +58,7 @@ def test_own_episodes_become_a_plan(tmp_path: Path) -> None:
     assert load("own_episodes").main(tmp_path, episodes=40, steps=4) > 0  # runs from end to end
 
 
+@pytest.mark.usefixtures("own_parts")
 def test_a_new_planner_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     module = load("new_planner")
     module.main()
@@ -68,23 +69,23 @@ def test_a_new_planner_keeps_the_contract(capsys: pytest.CaptureFixture[str]) ->
     problem = module.PlanProblem(*torch.randn(2, 5, 16), 3, -bound, bound)
     plan = module.ShootingPlanner(dynamics).plan(problem)
     assert plan.actions.abs().max() <= 0.1
-    del module.PLANNERS["shooting"]
+    assert module.PLANNERS["shooting"] is module.ShootingPlanner
 
 
+@pytest.mark.usefixtures("own_parts")
 def test_a_new_model_trains_and_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = load("new_model")
     module.main(tmp_path, episodes=20, steps=2)
     assert "LinearWorldModel" in capsys.readouterr().out
-    del module.MODELS["linear"]
 
 
+@pytest.mark.usefixtures("own_parts")
 def test_a_new_task_is_a_gymnasium_environment(capsys: pytest.CaptureFixture[str]) -> None:
     module = load("new_task")
     module.main()
     printed = capsys.readouterr().out
     assert "there after" in printed
     assert "random actions reach goals" in printed
-    del module.REGISTERED["cart"]
     check_env(module.Cart(image_size=32), skip_render_check=True)
 
 

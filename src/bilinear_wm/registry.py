@@ -183,17 +183,29 @@ _plugins: list[str] = []
 
 def load_plugin(source: str | Path) -> None:
     """Import a module, or run a file that ends in `.py`, once: it registers what it brings."""
-    source = str(source)
-    if not source.endswith(".py"):
-        _import_plugin(source)
+    name = source = str(source)
+    if source.endswith(".py"):
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise InputError(f"--plugin {source}: expected a file, found none")
+        # The path is part of the name: two folders may each have a file `plugin.py`.
+        name = f"bilinear_wm_plugin_{zlib.crc32(str(path).encode()):08x}_{path.stem}"
+        source = str(path)
+    if source in _plugins:
         return
-    path = Path(source).resolve()
-    if not path.is_file():
-        raise InputError(f"--plugin {source}: expected a file, found none")
-    # The path is part of the name: two folders may each have a file `plugin.py`.
-    name = f"bilinear_wm_plugin_{zlib.crc32(str(path).encode()):08x}_{path.stem}"
-    if name in sys.modules:
-        return
+    try:
+        importlib.import_module(name) if name == source else _run_file(name, source)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"--plugin {name}: expected an importable module or a file that ends in .py, "
+                "found none"
+            ) from error
+        raise InputError(f"--plugin {source}: needs the package {error.name!r}") from error
+    _plugins.append(source)
+
+
+def _run_file(name: str, path: str) -> None:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -203,20 +215,6 @@ def load_plugin(source: str | Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-    _plugins.append(str(path))
-
-
-def _import_plugin(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise InputError(f"--plugin {name}: needs the package {error.name!r}") from error
-        raise InputError(
-            f"--plugin {name}: expected an importable module or a file that ends in .py, found none"
-        ) from error
-    if name not in _plugins:
-        _plugins.append(name)
 
 
 def loaded_plugins() -> tuple[str, ...]:

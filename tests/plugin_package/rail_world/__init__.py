@@ -1,0 +1,1 @@
+"""A task, a planner and an encoder of somebody's own."""
