@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from bilinear_wm import tasks  # registers the environments with gymnasium
 
 if TYPE_CHECKING:
+    from bilinear_wm.control.horizon import LoopConfig as LoopConfig
+    from bilinear_wm.control.pilot import Pilot as Pilot
     from bilinear_wm.control.realtime import RealTimeController as RealTimeController
     from bilinear_wm.data.collect import CollectConfig as CollectConfig
     from bilinear_wm.data.windows import Batch as Batch, EpisodeDataset as EpisodeDataset
@@ -55,8 +57,10 @@ _HOME = {
     "ICEMPlanner": "planning",
     "InputError": "errors",
     "LeWorldModel": "models.lewm",
+    "LoopConfig": "control.horizon",
     "MPPIConfig": "planning",
     "MPPIPlanner": "planning",
+    "Pilot": "control.pilot",
     "Plan": "planning",
     "PlanProblem": "planning",
     "RealTimeController": "control.realtime",

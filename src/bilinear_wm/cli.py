@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -331,6 +332,9 @@ def realtime(
     out: Path | None = None,
     horizon: int | None = None,
     planner_options: str = "{}",
+    protocol: Literal["paper", "controller"] = "paper",
+    monitor: bool = False,
+    memory: bool = False,
     live: bool = False,
     resume: bool = False,
     json: bool = False,
@@ -351,7 +355,13 @@ def realtime(
         out: Results file (JSON lines): a header, then a row an episode.
         horizon: Blocks a plan looks ahead; the task's recipe by default.
         planner_options: Further fields of the planner's configuration, as JSON.
-        live: Run the simulator against the real clock instead of counting latency.
+        protocol: Execute late plans from their beginning and seek every plan from rest, as the
+            paper does, or drop what has passed and begin from the plan before, as the real-time
+            controller does.
+        monitor: Plan afresh where the model does not explain what happened.
+        memory: Begin plans that continue none from the nearest recorded window.
+        live: Run the simulator against the real clock, with the real-time controller, instead of
+            counting latency.
         resume: Complete an interrupted results file.
         json: End with one line of JSON.
     """
@@ -375,10 +385,11 @@ def realtime(
         data,
         out,
         resume,
+        protocol,
+        monitor,
+        memory,
     )
     if live:
-        if out is not None or latency_ms is not None:
-            raise InputError("--live: expected neither --out nor --latency-ms beside it")
         lived = live_run.run_live(config)
         print(live_run.describe(config, lived))
         _end_with_json(json, lived.numbers())
@@ -410,7 +421,7 @@ def play(
     from bilinear_wm.play.server import serve
     from bilinear_wm.play.session import SharedModel
 
-    if not 0 < port < 65536 or not control_hz > 0:
+    if not 0 < port < 65536 or not 0 < control_hz < math.inf:
         raise InputError(
             f"--port, --control-hz: expected 1 to 65535 and more than 0, found {port}, {control_hz}"
         )
