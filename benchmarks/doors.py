@@ -3,7 +3,7 @@
     python benchmarks/doors.py
 
 Starts and goals are the task's own, random and in different rooms, or moved into the same one. The
-controller plans on every tick (`RealTimeController`'s decisions on simulated time, planning takes
+controller plans on every tick (the real-time controller's loop on simulated time, planning takes
 none) and has ten seconds of 20 ticks.
 """
 
@@ -15,44 +15,51 @@ import math
 import statistics
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from bilinear_wm import recipes
-from bilinear_wm.control.loop import ControlState, simulate
-from bilinear_wm.control.realtime import PlanMaker
-from bilinear_wm.evaluation.evaluate import LoadedPlanner, load_planner
+from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.control.loop import Delivery, Loop, Tick, step_together
+from bilinear_wm.control.pilot import Pilot
+from bilinear_wm.evaluation.load import LoadedPlanner, load_planner
 from bilinear_wm.reporting.results import rate
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.tworoom import CANVAS
 
 TICKS, PERIOD_S = 200, 0.05
-LIMIT = np.ones(2, np.float32)
+
+
+class Dot:
+    """TwoRoom's agent, seen by the model."""
+
+    def __init__(self, loaded: LoadedPlanner, seed: int, across: bool) -> None:
+        self.env, self._camera = make_task("tworoom", 64, "fast"), loaded.camera
+        self.env.begin(seed=seed)
+        if not across:  # the task's own are never in one room
+            self.env.set_goal([CANVAS - self.env.goal[0], self.env.goal[1]])
+        self._goal = self._camera.picture(self.env.goal)
+
+    def look(self, loop: Loop) -> None:
+        loop.set_goal(self._goal)
+        loop.observe(self._camera.picture(self.env.state))
+
+    def planned(self, made: Delivery) -> None:
+        """Nothing to note."""
+
+    def act(self, tick: Tick) -> None:
+        self.env.advance(tick.action)
 
 
 def arrival(
     loaded: LoadedPlanner, horizons: tuple[int, int], seed: int, across: bool
 ) -> float | None:
     """Seconds until the goal is reached."""
-    env = make_task("tworoom", 64, "fast")
-    env.begin(seed=seed)
-    if not across:  # the task's own are never in one room
-        env.set_goal([CANVAS - env.goal[0], env.goal[1]])
-    state = ControlState(-LIMIT, LIMIT)
-    state.set_goal(loaded.camera.picture(env.goal))
-    state.observe(loaded.camera.picture(env.state), 0.0)
-
-    def world(tick: int, action: np.ndarray) -> np.ndarray:
-        env.advance(action)
-        if env.success(env.state, env.goal):
-            raise StopIteration((tick + 1) * PERIOD_S)
-        return loaded.camera.picture(env.state)
-
-    plan = PlanMaker(loaded.model, loaded.planner, horizons, (-LIMIT, LIMIT), math.inf)
-    try:
-        simulate(state, plan, lambda _: 0.0, world, TICKS, PERIOD_S)
-    except StopIteration as arrived:
-        return float(arrived.value)
+    pilot, dot = Pilot(loaded.model, loaded.planner), Dot(loaded, seed, across)
+    loop = pilot.loop(LoopConfig(horizons[0], max_horizon=horizons[1]))
+    for tick in range(TICKS):
+        step_together([(dot, loop)], pilot.plan)
+        if dot.env.solved:
+            return (tick + 1) * PERIOD_S
     return None
 
 

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from bilinear_wm.control.loop import Action, Tick
+from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.control.realtime import RealTimeController
-from bilinear_wm.evaluation.evaluate import load_planner
+from bilinear_wm.evaluation.load import load_planner
 from bilinear_wm.recipes import evaluation
 from bilinear_wm.tasks import make_task
 
@@ -68,9 +69,8 @@ def main() -> None:
             gaps[tick.index] = 1e3 * (tick.time - last)
         last = tick.time
 
-    controller = RealTimeController(
-        loaded.model, loaded.planner, options.hz, act=act, on_tick=on_tick
-    )
+    pilot = Pilot(loaded.model, loaded.planner)
+    controller = RealTimeController(pilot, options.hz, act=act, on_tick=on_tick)
     controller.set_goal(loaded.camera.picture(env.goal))
     controller.observe(loaded.camera.picture(env.state))
     busy = multiprocessing.Process(target=stress, daemon=True)
@@ -96,7 +96,7 @@ def main() -> None:
             zip(map(str, shares), np.percentile(jitter, shares).tolist(), strict=True)
         ),
         "missed": controller.missed,
-        "sources": dict(controller.state.sources),
+        "sources": dict(controller.loop.sources),
         "memory_growth_mib": resident_mib() - before,
     }
     for name in ("late_ms", "jitter_ms"):

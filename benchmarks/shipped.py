@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from bilinear_wm import recipes
-from bilinear_wm.evaluation.evaluate import load_planner
 from bilinear_wm.evaluation.goals import simulated_goals
+from bilinear_wm.evaluation.load import load_planner
 from bilinear_wm.models.bilinear import BilinearWorldModel
 from bilinear_wm.planning import (
     CEMConfig,

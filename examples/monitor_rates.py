@@ -17,7 +17,7 @@ import torch
 
 from bilinear_wm.analysis.latents import encode_windows, episodes_for
 from bilinear_wm.control.monitor import ActionMonitor
-from bilinear_wm.evaluation.evaluate import checked_camera
+from bilinear_wm.evaluation.load import checked_camera
 from bilinear_wm.models import load_model
 from bilinear_wm.play.stages import make_stage
 from bilinear_wm.reporting.results import rate

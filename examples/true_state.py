@@ -20,8 +20,8 @@ tasks.
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +30,14 @@ from torch import Tensor, nn
 from tqdm import trange
 
 from bilinear_wm import recipes
+from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.data.windows import split_episodes
+from bilinear_wm.evaluation.attempt import Attempt, run
 from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
-from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProblem
+from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.reporting.results import rate
 from bilinear_wm.tasks import make_task, task_class
 
@@ -206,35 +209,35 @@ def changes(model: BilinearWorldModel, data: Windows, held_out: Windows) -> None
         print(f"change over {blocks} blocks, R^2: {shown}")
 
 
-@torch.no_grad()
+class TrueState(Attempt):
+    """An attempt that shows the state itself in the place of a picture."""
+
+    def picture(self) -> NDArray[Any]:
+        return self.env.state
+
+    def goal_picture(self) -> NDArray[Any]:
+        return self.env.goal
+
+
 def success(
     model: BilinearWorldModel, data: Windows, tasks: list[StartGoal], horizon: int, candidates: int,
     replan_every: int | None,
 ) -> None:  # fmt: skip
     """50 steps, as in `bwm evaluate`: whole plans, or some blocks of each, up to the deadline."""
     env = make_task(data.kind.name, image_size=8)
-    low, high = model.action_bounds(env.action_space.low, env.action_space.high)  # type: ignore[attr-defined]
-    config = GaussNewtonConfig(
-        effort=1e-5, damping=1e-6, candidates=candidates, starts=min(4, 1 + candidates)
+    planner = GaussNewtonPlanner(
+        model.dynamics,
+        GaussNewtonConfig(
+            effort=1e-5, damping=1e-6, candidates=candidates, starts=min(4, 1 + candidates)
+        ),
     )
-    planner = GaussNewtonPlanner(model.dynamics, config)
-    outcomes = []
-    for task in tasks:
-        env.set_state(task.start)
-        env.set_goal(task.goal)
-        z_goal = model.encoder(data.features(task.goal[None]))[0]
-        left, solved = 50, env.solved
-        while left > 0 and not solved:
-            z = model.encoder(data.features(env.state[None]))[0]
-            blocks = min(horizon, math.ceil(left / data.skip))
-            plan = planner.plan(PlanProblem(z, z_goal, blocks, low, high))
-            now = plan.actions[: replan_every or blocks]
-            for action in model.to_env_actions(now)[:left].numpy():
-                solved = env.advance(action)
-                left -= 1
-                if solved:
-                    break
-        outcomes.append(solved)
+    low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
+    pilot = Pilot(
+        model, planner, low, high, encode=lambda states: model.encoder(data.features(states))
+    )
+    config = LoopConfig(horizon, replan_every or "exhausted", "deadline", warm_start=False)
+    groups = ([TrueState(task, env, env, 50)] for task in tasks)
+    outcomes = [attempt.solved for attempt in run(groups, pilot, config)]
     print(f"H = {horizon}: success {rate(outcomes)} of {len(tasks)}")
 
 

@@ -64,11 +64,11 @@ def test_the_papers_scale_and_several_seeds_make_a_plan(tmp_path: Path) -> None:
     [
         (
             {"tasks": ("chess",)},
-            "--tasks: expected some of tworoom, pusht, reacher, cube, found chess",
+            "tasks: expected some of tworoom, pusht, reacher, cube, found chess",
         ),
-        ({"stages": ()}, "--stages: expected some of collect"),
-        ({"scale": "huge"}, "--scale: expected one of tiny, compact, paper"),
-        ({"seeds": 0}, "--seeds: expected at least 1"),
+        ({"stages": ()}, "stages: expected some of collect"),
+        ({"scale": "huge"}, "scale: expected one of tiny, compact, paper"),
+        ({"seeds": 0}, "seeds: expected at least 1"),
     ],
 )
 def test_bad_settings(changes: dict[str, object], message: str, tmp_path: Path) -> None:

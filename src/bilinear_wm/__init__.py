@@ -15,6 +15,8 @@ from bilinear_wm import tasks  # registers the environments with gymnasium
 
 if TYPE_CHECKING:
     __version__: str
+    from bilinear_wm.control.horizon import LoopConfig as LoopConfig
+    from bilinear_wm.control.pilot import Pilot as Pilot
     from bilinear_wm.control.realtime import RealTimeController as RealTimeController
     from bilinear_wm.data.collect import CollectConfig as CollectConfig
     from bilinear_wm.data.windows import Batch as Batch, EpisodeDataset as EpisodeDataset
@@ -68,6 +70,8 @@ _HOME = {
     "MPPIConfig": "planning",
     "MPPIPlanner": "planning",
     "PLANNERS": "registry",
+    "LoopConfig": "control.horizon",
+    "Pilot": "control.pilot",
     "Plan": "planning",
     "PlanProblem": "planning",
     "RealTimeController": "control.realtime",

@@ -16,9 +16,11 @@ class InputError(ValueError):
 def check_choices(config: Any) -> None:
     """Refuse a configuration in which a field that names a choice names none of them."""
     for name, kind in get_type_hints(type(config)).items():
-        for option in (kind, *get_args(kind)):
-            if get_origin(option) is Literal:
-                found = getattr(config, name)
-                if found is not None and found not in get_args(option):
-                    known = ", ".join(map(str, get_args(option)))
-                    raise InputError(f"{name}: expected one of {known}, found {found!r}")
+        found, options = getattr(config, name), (kind, *get_args(kind))
+        choices = [
+            c for option in options if get_origin(option) is Literal for c in get_args(option)
+        ]
+        others = tuple(option for option in options if isinstance(option, type))
+        if choices and found not in choices and not isinstance(found, others):
+            known = ", ".join(map(str, choices))
+            raise InputError(f"{name}: expected one of {known}, found {found!r}")

@@ -278,11 +278,11 @@ def test_refusals(tworoom_file: Path, tmp_path: Path) -> None:
     for wrong, message in [
         (config, "holds a run already"),
         (replace(config, resume=True, seed=5), "give the options of the first run"),
-        (replace(config, out=tmp_path / "x", model="nosuch"), "--model: expected one of"),
-        (replace(config, out=tmp_path / "y", batch_size=10**6), "--batch-size: expected at most"),
+        (replace(config, out=tmp_path / "x", model="nosuch"), "model: expected one of"),
+        (replace(config, out=tmp_path / "y", batch_size=10**6), "batch_size: expected at most"),
         (replace(config, out=Path("/proc/run")), "cannot be written"),
-        (replace(config, out=tmp_path / "z", options={"nosuch": 1}), "--options: .*nosuch"),
-        (replace(config, out=tmp_path / "w", task="cube"), "--task: expected tworoom"),
+        (replace(config, out=tmp_path / "z", options={"nosuch": 1}), "options: .*nosuch"),
+        (replace(config, out=tmp_path / "w", task="cube"), "task: expected tworoom"),
     ]:
         with pytest.raises(InputError, match=message):
             train(wrong, progress=False)
@@ -457,7 +457,7 @@ def test_a_residual_run_is_not_continued_for_another_model(
         train_residual(replace(config, checkpoint=tmp_path / "run1", resume=True), progress=False)
     with pytest.raises(InputError, match="expected the run's config"):
         train_residual(replace(config, hidden=16, resume=True), progress=False)
-    with pytest.raises(InputError, match="--steps: expected more than --weigh-steps 10"):
+    with pytest.raises(InputError, match="steps: expected more than `weigh_steps` 10"):
         residual(tmp_path / "run0", tworoom_file, tmp_path / "x", steps=20)
 
 

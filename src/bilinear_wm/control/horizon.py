@@ -1,116 +1,135 @@
-"""Receding horizon: plan, execute some blocks, look again, plan again.
+"""How far to plan, when to plan again, and what is remembered from plan to plan.
 
 Executing a whole plan before the next one is the paper's way. Executing less of it needs care: a
 plan of five blocks uses all five to arrive, so starting a new plan of five after each block never
-arrives. There are two ways out. The horizon becomes shorter by what was executed, until the plan is
-used up and the next begins at full length (`arrive="plan"`). Or, where the time is limited, plans
-keep their length until less than that is left, and arrive at its end (`arrive="deadline"`): later,
-and better where things must first be brought about.
+arrives. There are two ways out. The plans that continue another look ahead shorter by what has
+passed, until it is used up and the next begins at full length (`arrive="plan"`). Or, where the time
+is limited, plans keep their length until less than that is left, and arrive at its end
+(`arrive="deadline"`): later, and better where things must first be brought about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
-import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.errors import InputError, check_choices
-from bilinear_wm.planning.base import Planner, PlanProblem, Status
+
+PROGRESS = 0.5
+"""What a plan must leave of the goal's distance at most, or the next one gets more time."""
+Observation = NDArray[Any]
+Arrive = Literal["plan", "deadline"]
+Late = Literal["drop", "keep"]
+Replan = Literal["always", "exhausted"] | int
 
 
 @dataclass(frozen=True)
-class MPCConfig:
-    """How far to plan and how much of it to execute.
+class LoopConfig:
+    """How a loop plans. The defaults are those of the real-time controller.
 
     Attributes:
-        horizon: Blocks a plan looks ahead.
-        replan_every: Blocks executed before the next plan; None for the whole plan.
+        horizon: Blocks a plan looks ahead when it begins.
+        replan: Begin the next plan `always`, from every new observation; when the last is
+            `exhausted`; or after so many of its blocks.
         arrive: When a plan that continues another ends: with that one, or as late as the time that
-            is left allows.
+            is left allows (without a limit all plans have full length).
+        late: What becomes of a late plan's first actions, as many as were executed while it was
+            made: `drop` them, unless that would be all, or `keep` them.
+        warm_start: Begin plans that continue another from its rest.
+        max_horizon: Give plans twice the time, up to this, when those before used theirs up without
+            halving the latent distance to the goal: past an obstacle the way may be long. A new
+            goal begins with `horizon` again. By default all get the same.
     """
 
     horizon: int = 5
-    replan_every: int | None = None
-    arrive: Literal["plan", "deadline"] = "plan"
+    replan: Replan = "always"
+    arrive: Arrive = "plan"
+    late: Late = "drop"
+    warm_start: bool = True
+    max_horizon: int | None = None
 
     def __post_init__(self) -> None:
         check_choices(self)
         if self.horizon < 1:
             raise InputError(f"horizon: expected at least one block, found {self.horizon}")
-        if self.replan_every is not None and not 1 <= self.replan_every <= self.horizon:
+        if self.longest < self.horizon:
+            raise InputError(
+                f"max_horizon: expected at least {self.horizon} (the horizon), "
+                f"found {self.max_horizon}"
+            )
+        if isinstance(self.replan, int) and not 1 <= self.replan <= self.horizon:
             raise InputError(
                 f"replan_every: expected 1 to {self.horizon} blocks (the horizon), "
-                f"found {self.replan_every}"
+                f"found {self.replan}"
             )
 
-
-class RecedingHorizon:
-    """What one episode remembers from plan to plan."""
-
-    def __init__(self, config: MPCConfig) -> None:
-        self.config = config
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget: the next plan begins at full length from nothing."""
-        self.horizon = self.config.horizon
-        """Blocks that the next plan looks ahead."""
-        self.rest: Tensor | None = None
-        """What is left of the last plan, (blocks, m)."""
-
-    def accept(self, actions: Float[Tensor, "h m"]) -> Float[Tensor, "executed m"]:
-        """Take a plan of `horizon` blocks; returns those to execute now."""
-        count = min(self.config.replan_every or self.horizon, self.horizon)
-        left = self.horizon - count
-        self.rest = actions[count:] if left else None
-        keeps = self.config.arrive == "plan" and left
-        self.horizon = left if keeps else self.config.horizon
-        return actions[:count]
-
-    def limit(self, blocks_left: int) -> None:
-        """No plan reaches beyond the time that is left."""
-        self.horizon = min(self.horizon, max(blocks_left, 1))
-
-    def warm_start(self, like: Tensor, action_size: int) -> Float[Tensor, "h m"]:
-        """The rest of the last plan, followed by rest."""
-        start = like.new_zeros(self.horizon, action_size)
-        if self.rest is not None:
-            kept = self.rest[: self.horizon]
-            start[: len(kept)] = kept
-        return start
+    @property
+    def longest(self) -> int:
+        """Blocks that a plan looks ahead at most."""
+        return self.horizon if self.max_horizon is None else self.max_horizon
 
 
 @dataclass(frozen=True)
-class Move:
-    """What one episode does next."""
+class Course:
+    """What one loop remembers from plan to plan. Each plan makes a new one and changes none.
 
-    blocks: Float[Tensor, "executed m"]
-    latents: Float[Tensor, "executed d"]
-    """What the model expects after each of them."""
-    status: Status
+    Attributes:
+        config: Settings of the loop.
+        frame_skip: Ticks a block.
+        begun: The tick at which the plans now continued began.
+        ahead: Blocks that the first of them looked ahead.
+        distance: How far the goal was then.
+        made: The tick at which the newest was made.
+        horizon: Blocks that it looks ahead.
+        start: What it began from, if not from rest.
+        blocks: The newest plan; None where nothing is continued.
+        known: What was encoded before and may be needed again, with its latent.
+    """
 
+    config: LoopConfig
+    frame_skip: int
+    begun: int = 0
+    ahead: int = 1
+    distance: float = math.inf
+    made: int = 0
+    horizon: int = 1
+    start: Float[Tensor, "left m"] | None = None
+    blocks: Float[Tensor, "h m"] | None = None
+    known: tuple[tuple[Observation, Tensor], ...] = ()
 
-def plan_together(
-    planner: Planner,
-    episodes: Sequence[RecedingHorizon],
-    z0: Float[Tensor, "episodes d"],
-    z_goal: Float[Tensor, "episodes d"],
-    bounds: tuple[Tensor, Tensor] | None = None,
-) -> list[Move]:
-    """Plan for many episodes, in one batch for each horizon among them."""
-    low, high = bounds if bounds is not None else (None, None)
-    moves: dict[int, Move] = {}
-    for horizon in sorted({episode.horizon for episode in episodes}):
-        chosen = [i for i, episode in enumerate(episodes) if episode.horizon == horizon]
-        warm = [episodes[i].warm_start(z0, planner.dynamics.action_size) for i in chosen]
-        problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, low, high)
-        plan = planner.plan(problem, warm_start=torch.stack(warm))
-        for place, i in enumerate(chosen):
-            blocks = episodes[i].accept(plan.actions[place])
-            latents = plan.latents[place, 1 : len(blocks) + 1]
-            moves[i] = Move(blocks, latents, plan.status[place])  # type: ignore[arg-type]
-    return [moves[i] for i in range(len(episodes))]
+    def afresh(self) -> Self:
+        """Everything forgotten but what pictures look like."""
+        return type(self)(self.config, self.frame_skip, known=self.known)
+
+    def next(self, tick: int, distance: float, new_goal: bool, blocks_left: int | None) -> Self:
+        """The course of a plan that begins now, as yet without the plan.
+
+        Args:
+            tick: The next tick.
+            distance: Between the latents now and of the goal.
+            new_goal: Whether the goal is another than the last plan's.
+            blocks_left: That may still be executed, where that is limited.
+        """
+        course, config = self, self.config
+        if new_goal:
+            course = replace(course, ahead=min(self.ahead, config.horizon), distance=math.inf)
+        horizon, start = course.ahead, None
+        if config.arrive == "plan":
+            horizon -= (tick - course.begun) // self.frame_skip
+        if course.blocks is None or horizon < 1:  # begin anew
+            stuck = distance > PROGRESS * course.distance
+            horizon = min(2 * course.ahead, config.longest) if stuck else config.horizon
+            course = replace(course, begun=tick, ahead=horizon, distance=distance, blocks=None)
+        if config.arrive == "deadline" and blocks_left is not None:
+            horizon = min(horizon, max(blocks_left, 1))
+        if config.warm_start and course.blocks is not None:
+            passed = (tick - course.made) // self.frame_skip
+            if config.arrive == "plan":  # plans that arrive together end together
+                passed = len(course.blocks) - horizon
+            start = course.blocks[passed : passed + horizon]
+        return replace(course, made=tick, horizon=horizon, start=start, blocks=None)

@@ -1,29 +1,31 @@
-"""What a real-time controller decides, without threads and without a clock.
+"""Observe, plan, act: the one loop, without threads and without a clock.
 
-`ControlState` knows what is seen, wanted and planned, and decides ticks; `simulate` runs it on
-simulated time. `realtime.py` adds the threads.
+`Loop` knows what is seen, wanted and planned, and decides ticks. `step_together` runs loops on
+simulated time, where a plan may take a number of ticks; `realtime.py` adds threads and a clock.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
+from bilinear_wm.control.horizon import Course, LoopConfig, Observation
 from bilinear_wm.errors import InputError
+from bilinear_wm.planning.base import Plan
 
 log = logging.getLogger(__name__)
 
 Action = NDArray[np.float32]
 Source = Literal["plan", "best-so-far", "rest", "hold"]
+BLOCKS_KEPT = 32
+"""Blocks that wait for the monitor at most, while a plan is made."""
 
 
 @dataclass(frozen=True)
@@ -41,141 +43,227 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class Block:
+    """A block as it happened, for the monitor."""
+
+    before: Observation
+    actions: Action
+    """Raw, one row a tick."""
+    after: Observation
+
+
+@dataclass(frozen=True)
 class Job:
     """Something to plan."""
 
-    picture: NDArray[np.uint8]
-    goal: NDArray[np.uint8]
-    observation: int
-    """Number of the observation it starts from."""
+    seen: Observation
+    goal: Observation
+    number: int
+    """Of the observation."""
     tick: int
     """Number of the next tick."""
     executed: int
     """Planned actions that were executed before it."""
+    course: Course
+    """What is remembered of the plans before."""
+    blocks_left: int | None = None
+    """Blocks that may still be executed, the last perhaps in part."""
+    blocks: tuple[Block, ...] = ()
+    """What happened since the last job, as far as both ends of a block were seen."""
+    anchor: Observation | None = None
+    """Where the next of them begins."""
 
 
-class ControlState:
-    """What is seen, wanted and planned; decides ticks. Safe to use from several threads.
+@dataclass(frozen=True)
+class Delivery:
+    """A plan for one loop, and what it cost."""
+
+    actions: Action
+    """Raw, one row a tick."""
+    plan: Plan
+    """In the model's units."""
+    course: Course
+    encode_seconds: float = 0.0
+    """Its share of encoding for several loops."""
+    plan_seconds: float = 0.0
+    alarms: int = 0
+    """Blocks that the model does not explain."""
+    disagreement: float | None = None
+    """Of the newest block, if there was one to look at."""
+
+
+class Loop:
+    """What is seen, wanted and planned; decides ticks.
 
     Args:
-        action_low: Smallest action.
+        config: When and how far to plan.
+        action_low: Smallest action, one number an entry.
         action_high: Largest action.
+        frame_skip: Ticks a block.
+        budget: Ticks in all, where they are limited.
         hold: What holding means; zeros by default.
         max_age_s: Observations older than this are stale.
-        replan: Plan from every new observation, or only when the plan at hand is `exhausted`.
+        watched: Whether a monitor wants to see blocks end.
     """
 
     def __init__(
         self,
+        config: LoopConfig,
         action_low: Action,
         action_high: Action,
+        frame_skip: int,
+        budget: int | None = None,
         hold: ArrayLike | None = None,
         max_age_s: float = math.inf,
-        replan: Literal["always", "exhausted"] = "always",
+        watched: bool = False,
     ) -> None:
-        self._low, self._high = action_low, action_high
-        wanted = np.zeros_like(action_low) if hold is None else np.asarray(hold, np.float32)
-        if wanted.shape != action_low.shape or not np.isfinite(wanted).all():
-            raise InputError(f"hold: expected {action_low.size} finite numbers, found {hold!r}")
-        self._hold = np.clip(wanted, action_low, action_high)
-        self._max_age_s, self._replan = max_age_s, replan
-        self._changed = threading.Condition()
-        self._picture: NDArray[np.uint8] | None = None
-        self._goal: NDArray[np.uint8] | None = None
+        self._low, self._high = check_bounds(action_low, action_high)
+        wanted = np.zeros_like(self._low) if hold is None else np.asarray(hold, np.float32)
+        if wanted.shape != self._low.shape or not np.isfinite(wanted).all():
+            raise InputError(f"hold: expected {self._low.size} finite numbers, found {hold!r}")
+        if not max_age_s > 0:
+            raise InputError(f"max_age_s: expected more than 0, found {max_age_s}")
+        self._hold = np.clip(wanted, self._low, self._high)
+        self.config, self._skip, self._budget = config, frame_skip, budget
+        self._max_age_s, self._watched = max_age_s, watched
+        self._seen: Observation | None = None
+        self._goal: Observation | None = None
         self._seen_at = -math.inf
         self._problem = "no observation"
-        self._observations = self._planned = self._valid_from = self._executed = 0
+        self._observations = self._planned = self._valid_from = 0
+        self._ticks = self._executed = self._of_plan = 0
         self._queue: deque[Action] = deque()
         self._arrived: Source | None = None
-        self._ticks = 0
+        self._coming: tuple[int, Job, Delivery] | None = None
+        self._course = Course(config, frame_skip)
+        self._anchor: Observation | None = None
+        self._since_anchor: list[Action] = []
+        self._blocks: deque[Block] = deque(maxlen=BLOCKS_KEPT)
         self.sources: Counter[str] = Counter()
         """How often each source was used."""
         self.reasons: Counter[str] = Counter()
         """Why it held, and how often."""
+        self.last: Delivery | None = None
+        """The newest plan."""
         self.failures = 0
         """Plans that ended in an exception or were not finite."""
-        self.last_error: Exception | None = None
+        self.last_error: BaseException | None = None
 
-    def observe(self, picture: ArrayLike, at: float) -> None:
-        """Take what a camera saw at a time; what is not finite is reported, not planned from."""
-        pixels, problem = _checked(picture)
-        with self._changed:
-            self._picture, self._problem, self._seen_at = pixels, problem, at
-            self._observations += 1
-            self._changed.notify_all()
+    # Observing.
 
-    def set_goal(self, picture: ArrayLike) -> None:
-        pixels, problem = _checked(picture)
-        if pixels is None:
-            raise InputError(f"goal: {problem}")
-        with self._changed:
-            self._goal = pixels
-            self._changed.notify_all()
+    def observe(self, seen: Observation, at: float = 0.0) -> None:
+        """Take what is seen at a time; what is not finite is reported, not planned from."""
+        finite = np.isfinite(seen).all()
+        self._seen, self._seen_at = (seen if finite else None), at
+        self._problem = "" if finite else "observation is not finite"
+        self._observations += 1
+        if len(self._since_anchor) == self._skip and self._anchor is not None and finite:
+            self._blocks.append(Block(self._anchor, np.array(self._since_anchor), seen))
+        elif len(self._since_anchor) < self._skip and self._anchor is not None and finite:
+            return  # amid a block
+        self._anchor, self._since_anchor = self._seen, []
 
-    def next_job(self, timeout: float | None = 0.0) -> Job | None:
-        """Something worth planning, waiting for it at most so long."""
-        with self._changed:
-            self._changed.wait_for(self._worth_planning, timeout)
-            if not self._worth_planning() or self._picture is None or self._goal is None:
-                return None
-            self._planned = self._observations
-            return Job(self._picture, self._goal, self._observations, self._ticks, self._executed)
+    def set_goal(self, goal: Observation) -> None:
+        if not np.isfinite(goal).all():
+            raise InputError("goal: expected finite numbers, found some that are not")
+        self._goal = goal
 
-    def wake(self) -> None:
-        """End the wait in `next_job`."""
-        with self._changed:
-            self._changed.notify_all()
+    # Planning.
 
-    def _worth_planning(self) -> bool:
-        if self._picture is None or self._goal is None or self._planned == self._observations:
+    @property
+    def wants_plan(self) -> bool:
+        """Whether it is time to begin a plan."""
+        if self._coming is not None:
             return False
-        return self._replan == "always" or not self._queue
+        if self.config.replan == "always" or not self._queue:
+            return True
+        every = self.config.replan
+        return isinstance(every, int) and self._of_plan >= every * self._skip
 
-    def deliver(self, job: Job, actions: Action, complete: bool) -> None:
-        """A plan is there: raw actions, one row a tick.
+    @property
+    def wants_look(self) -> bool:
+        """Whether it is time to observe: for a plan, or for the monitor at the end of a block."""
+        return self.wants_plan or (self._watched and len(self._since_anchor) == self._skip)
 
-        While it was made, the plan before it went on. As many of its own first actions are left
-        out, unless that would be all of them.
-        """
-        if not np.isfinite(actions).all():
+    @property
+    def ready(self) -> bool:
+        """Whether it is time, and there is something new to plan from."""
+        seen = self._seen is not None and self._goal is not None
+        return seen and self._planned != self._observations and self.wants_plan
+
+    def next_job(self) -> Job | None:
+        """Something worth planning, if there is."""
+        if not self.ready or self._seen is None or self._goal is None:
+            return None
+        self._planned = self._observations
+        course = self._course if self._queue else replace(self._course, blocks=None)
+        left = None if self._budget is None else -(-(self._budget - self._ticks) // self._skip)
+        blocks = tuple(self._blocks)
+        self._blocks.clear()
+        return Job(
+            self._seen, self._goal, self._observations, self._ticks, self._executed, course, left,
+            blocks, self._anchor,
+        )  # fmt: skip
+
+    def deliver(self, job: Job, made: Delivery, delay: int = 0) -> None:
+        """A plan is made; on simulated time it is there so many ticks after its job."""
+        if made.plan.status == "bad_input":
+            self.fail(ValueError("the encoder's latents are not finite"))
+        elif not np.isfinite(made.actions).all():
             self.fail(ValueError("the plan has actions that are not finite"))
-            return
-        with self._changed:
-            if job.observation < self._valid_from:
-                return  # made from what is not true any more
-            passed = self._executed - job.executed
-            left = actions[passed:] if passed < len(actions) else actions
-            self._queue = deque(np.clip(left, self._low, self._high))
-            self._arrived = "plan" if complete else "best-so-far"
+        else:
+            self._coming = (job.tick + delay, job, made)
+            self._arrive()
 
-    def fail(self, error: Exception) -> None:
+    def _arrive(self) -> None:
+        """Take the plan that was made, once it is there."""
+        if self._coming is None or self._coming[0] > self._ticks:
+            return
+        _, job, made = self._coming
+        self._coming = None
+        if job.number < self._valid_from:
+            return  # made from what is not true any more
+        passed, actions = self._executed - job.executed, made.actions
+        if self.config.late == "drop" and passed < len(actions):
+            actions = actions[passed:]
+        self._queue = deque(np.clip(actions, self._low, self._high))
+        self._arrived = "best-so-far" if made.plan.status == "deadline" else "plan"
+        self._of_plan = 0
+        self._course, self.last = made.course, made
+
+    def fail(self, error: BaseException) -> None:
         """Planning raised; the plan at hand goes on."""
-        with self._changed:
-            self.failures += 1
-            self.last_error = error
+        self.failures += 1
+        self.last_error = error
         log.warning("planning failed: %s", error)
 
-    def tick(self, now: float, due: float | None = None) -> Tick:
+    # Acting.
+
+    def tick(self, now: float = 0.0, due: float | None = None) -> Tick:
         """Decide what to do now."""
-        with self._changed:
-            reason = self._why_hold(now)
-            if reason:
-                source, action = "hold", self._hold
-                if reason != "no plan":
-                    self._queue.clear()
-                    self._valid_from = self._observations + 1
-            else:
-                source, action = self._arrived or "rest", self._queue.popleft()
-                self._executed += 1
-                if self._replan == "exhausted" and not self._queue:
-                    self._changed.notify_all()
-            self._arrived = None
-            self.sources[source] += 1
-            if reason:
-                self.reasons[reason] += 1
-            self._ticks += 1
-            late = 0.0 if due is None else now - due
-            return Tick(self._ticks - 1, now, late, source, reason, action.copy())  # type: ignore[arg-type]
+        reason = self._why_hold(now)
+        if reason:
+            source, action = "hold", self._hold
+            if reason != "no plan":
+                self._queue.clear()
+                self._valid_from = self._observations + 1
+                self._anchor, self._since_anchor = None, []
+        else:
+            source, action = self._arrived or "rest", self._queue.popleft()
+            self._executed += 1
+            self._of_plan += 1
+        self._arrived = None
+        self.sources[source] += 1
+        if reason:
+            self.reasons[reason] += 1
+        self._since_anchor.append(action)
+        if len(self._since_anchor) > self._skip:  # its end was not seen
+            self._anchor, self._since_anchor = None, []
+        late = 0.0 if due is None else now - due
+        done = Tick(self._ticks, now, late, source, reason, action.copy())  # type: ignore[arg-type]
+        self._ticks += 1
+        self._arrive()
+        return done
 
     def _why_hold(self, now: float) -> str:
         if self._problem:
@@ -185,59 +273,54 @@ class ControlState:
         return "" if self._queue else "no plan"
 
 
-def simulate(
-    state: ControlState,
-    plan: Callable[[Job], tuple[Action, bool]],
-    planning_time: Callable[[int], float],
-    world: Callable[[int, Action], ArrayLike | None],
-    ticks: int,
-    period_s: float,
-) -> list[Tick]:
-    """The controller on simulated time, one thread, the same every time.
+class Body(Protocol):
+    """What a loop controls on simulated time."""
+
+    def look(self, loop: Loop) -> None:
+        """Tell the loop what is seen, and wanted."""
+        ...
+
+    def planned(self, made: Delivery) -> None:
+        """A plan was made."""
+        ...
+
+    def act(self, tick: Tick) -> None:
+        """Do what a tick decided."""
+        ...
+
+
+def step_together(
+    bodies: Sequence[tuple[Body, Loop]],
+    plan: Callable[[Sequence[Job]], Sequence[Delivery]],
+    delay: int = 0,
+    now: float = 0.0,
+) -> None:
+    """One tick of many loops; those whose time it is look, and plan together.
 
     Args:
-        state: Has a goal already.
-        plan: What the planner would do; may raise.
-        planning_time: Seconds that the n-th plan takes.
-        world: Takes the number of a tick and its action, gives the next observation, or None
-            while the camera is silent.
-        ticks: How many.
-        period_s: Time between them.
+        bodies: What is controlled, each with its loop.
+        plan: Makes plans, see `Pilot.plan`.
+        delay: Ticks until a plan that is begun now is there.
+        now: The time.
     """
-    done: list[Tick] = []
-    busy: tuple[float, Job] | None = None
-    planned = 0
-    for index in range(ticks):
-        now = index * period_s
-        while busy is not None and busy[0] <= now + 1e-12:
-            at, job = busy
-            try:
-                actions, complete = plan(job)
-            except Exception as error:
-                state.fail(error)
-            else:
-                state.deliver(job, actions, complete)
-            following = state.next_job()
-            busy = None if following is None else (at + planning_time(planned), following)
-            planned += following is not None
-        tick = state.tick(now, now)
-        done.append(tick)
-        picture = world(index, tick.action)
-        if picture is not None:
-            state.observe(picture, now)
-        if busy is None and (waiting := state.next_job()) is not None:
-            busy = now + planning_time(planned), waiting
-            planned += 1
-    return done
+    for body, loop in bodies:
+        if loop.wants_look:
+            body.look(loop)
+    begun = [(body, loop, job) for body, loop in bodies if (job := loop.next_job()) is not None]
+    if begun:
+        for (body, loop, job), made in zip(begun, plan([job for *_, job in begun]), strict=True):
+            loop.deliver(job, made, delay)
+            body.planned(made)
+    for body, loop in bodies:
+        body.act(loop.tick(now))
 
 
-def _checked(picture: ArrayLike) -> tuple[NDArray[np.uint8] | None, str]:
-    """A picture as bytes, or what is wrong with it."""
-    pixels = picture.cpu().numpy() if isinstance(picture, torch.Tensor) else np.asarray(picture)
-    if pixels.ndim != 3 or pixels.shape[-1] != 3:
-        raise InputError(f"picture: expected (height, width, 3), found shape {pixels.shape}")
-    if pixels.dtype == np.uint8:
-        return pixels.copy(), ""
-    if not np.isfinite(pixels).all():
-        return None, "observation is not finite"
-    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8), ""
+def check_bounds(low: ArrayLike, high: ArrayLike) -> tuple[Action, Action]:
+    """Both in single precision; refuses what is no box."""
+    lowest, highest = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    if lowest.shape != highest.shape or not (lowest <= highest).all():
+        raise InputError(
+            "action_low, action_high: expected as many numbers, the first no larger than the "
+            f"second (and none NaN), found {lowest}, {highest}"
+        )
+    return lowest, highest

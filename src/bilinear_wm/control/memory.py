@@ -40,7 +40,7 @@ class PlanMemory:
         windows = data.reframed(horizon + 1)
         if len(windows) == 0:
             raise InputError(
-                f"--memory: expected episodes of more than {horizon} blocks in {data.file.path}"
+                f"memory: expected episodes of more than {horizon} blocks in {data.file.path}"
             )
         z, actions, _ = encode_windows(model, windows, WINDOWS)
         return cls(z, actions)

@@ -1,87 +1,124 @@
-"""Who acts in an evaluation: a model with a planner, random actions, or nobody."""
+"""Attempts at starts and goals, fixed or moving: one while it runs, and many side by side."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from tqdm import tqdm
 
-from bilinear_wm.control.horizon import MPCConfig, RecedingHorizon, plan_together
-from bilinear_wm.control.memory import PlanMemory
-from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.control.loop import Action, Delivery, Tick, step_together
+from bilinear_wm.control.pilot import Pilot
+from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal
-from bilinear_wm.models.base import WorldModel
-from bilinear_wm.planning import Planner, PlanProblem
-from bilinear_wm.reporting.results import EpisodeResult, mean_change
+from bilinear_wm.reporting.results import (
+    EpisodeResult,
+    ResultFile,
+    machine_facts,
+    mean_change,
+    rate,
+)
 from bilinear_wm.tasks.base import Task
+from bilinear_wm.tasks.moving import GoalWalk, MovingGoal
 
-Actions = NDArray[np.float32]
-Frames = list[NDArray[np.uint8]]
-LATENCY_SAMPLES, LATENCY_SECONDS = 30, 10.0
-
-
-class Policy(Protocol):
-    """Decides what running episodes do next."""
-
-    def decide(self, episodes: Sequence[Episode]) -> list[Actions]:
-        """Raw actions for each episode, one row an environment step."""
-        ...
+BUDGET = 2
+"""Environment steps allowed, as a multiple of the offset."""
+TIMED_SECONDS = 30.0
 
 
-class Episode:
-    """One start and goal while it runs."""
+class Observer(Protocol):
+    """What wants to know what is seen: a loop, or a controller."""
 
-    def __init__(self, task: StartGoal, env: Task, camera: Task, budget: int) -> None:
-        self.task, self.env, self._camera, self.budget = task, env, camera, budget
+    def observe(self, seen: NDArray[np.uint8], /) -> None: ...
+    def set_goal(self, goal: NDArray[np.uint8], /) -> None: ...
+
+
+class Attempt:
+    """A start and a goal while it runs.
+
+    Args:
+        task: The start and the goal.
+        env: Simulates.
+        camera: Draws.
+        budget: Environment steps allowed.
+        walk: Where the goal goes, if it moves.
+        film: Takes pictures on the way.
+    """
+
+    def __init__(
+        self,
+        task: StartGoal,
+        env: Task,
+        camera: Task,
+        budget: int,
+        walk: GoalWalk | None = None,
+        film: Film | None = None,
+    ) -> None:
+        self.task, self.env, self.budget, self.film = task, env, budget, film
+        self._camera = camera
         env.set_state(task.start)
-        env.set_goal(task.goal)
+        self._moving: MovingGoal | None = None
+        if walk is None:
+            env.set_goal(task.goal)
+        else:
+            self._moving = MovingGoal(env)
+            self._moving.follow(walk)
         self.solved_at_start = self.solved = env.solved
-        self.steps = 0
-        self.actions: list[NDArray[np.float32]] = []
+        self.steps = self.idle = self.plans = self.alarms = 0
+        self.actions: list[Action] = []
         self.states = [env.state]
-        self.plans, self.alarms = 0, 0
-        self.plan_seconds = self.encode_seconds = 0.0
+        self.encode_seconds = self.plan_seconds = 0.0
         self.statuses: list[str] = []
-        self.frames: Frames = []
-        self.imagined: Frames = []
 
     @property
     def running(self) -> bool:
         return not self.solved and self.steps < self.budget
 
-    def blocks_left(self, frame_skip: int) -> int:
-        """Blocks that the budget still allows, the last perhaps in part."""
-        return -(-(self.budget - self.steps) // frame_skip)
-
     def picture(self) -> NDArray[np.uint8]:
         return self._camera.picture(self.env.state)
 
     def goal_picture(self) -> NDArray[np.uint8]:
-        return self._camera.picture(self.task.goal)
+        return self._camera.picture(self.env.goal)
 
-    def execute(self, actions: Actions, film: bool = False) -> None:
-        """Act until the actions, the budget or the way to the goal end."""
-        for action in actions[: self.budget - self.steps]:
-            if film:
-                self.frames.append(self.picture())
-            self.solved = self.env.advance(action)
-            self.actions.append(action)
-            self.states.append(self.env.state)
-            self.steps += 1
-            if self.solved:
-                break
-        if film and not self.running:
-            self.frames.append(self.picture())
+    def look(self, to: Observer) -> None:
+        """Show what is seen, and where the goal is: once, if it stays there."""
+        if self._moving is not None or self.plans == 0:
+            to.set_goal(self.goal_picture())
+        to.observe(self.picture())
+
+    def planned(self, made: Delivery) -> None:
+        """Note a plan."""
+        self.plans += 1
+        self.encode_seconds += made.encode_seconds
+        self.plan_seconds += made.plan_seconds
+        self.alarms += made.alarms
+        self.statuses.append(str(made.plan.status))
+        if self.film is not None:
+            self.film.imagine(made.plan.latents[1:])
+
+    def act(self, tick: Tick) -> None:
+        """Do what a tick decided."""
+        self.idle += tick.source == "hold"
+        self.step(tick.action)
+
+    def step(self, action: Action) -> None:
+        """The goal moves, if it does; the agent acts."""
+        if self.film is not None:
+            self.film.frames.append(self.picture())
+        world = self.env if self._moving is None else self._moving
+        self.solved = world.advance(action)
+        self.actions.append(action)
+        self.states.append(self.env.state)
+        self.steps += 1
 
     def result(self, trajectory: bool = False) -> EpisodeResult:
         """How it went; with the states on the way if asked for."""
         states = [[round(float(x), 3) for x in state] for state in self.states]
-        distance = float(self.env.distance(self.env.state, self.task.goal))
         return EpisodeResult(
             index=self.task.index,
             episode=self.task.episode,
@@ -89,123 +126,104 @@ class Episode:
             solved_at_start=self.solved_at_start,
             success=self.solved,
             steps=self.steps,
-            distance=distance,
+            distance=float(self.env.distance(self.env.state, self.env.goal)),
             jerk=mean_change(self.actions),
             plans=self.plans,
             plan_seconds=self.plan_seconds,
             encode_seconds=self.encode_seconds,
             statuses=tuple(self.statuses),
             alarms=self.alarms,
+            idle=self.idle,
             trajectory=states if trajectory else [],
         )
 
 
-class FloorPolicy:
-    """`random` draws from the task's box; `none` does nothing."""
-
-    def __init__(self, kind: str, action_size: int, seed: int) -> None:
-        self._random, self._size, self._seed = kind == "random", action_size, seed
-
-    def decide(self, episodes: Sequence[Episode]) -> list[Actions]:
-        decisions = []
-        for episode in episodes:
-            shape = (episode.budget, self._size)
-            if self._random:
-                rng = np.random.default_rng([self._seed, episode.task.index])
-                decisions.append(rng.uniform(-1, 1, shape).astype(np.float32))
-            else:
-                decisions.append(np.zeros(shape, np.float32))
-        return decisions
+def side_by_side(
+    tasks: Sequence[StartGoal], envs: Sequence[Task], make: Callable[[StartGoal, Task], Attempt]
+) -> Iterator[list[Attempt]]:
+    """Groups of as many attempts as there are environments, each begun after the one before."""
+    for first in range(0, len(tasks), len(envs) or 1):
+        some = tasks[first : first + len(envs)]
+        yield [make(task, env) for task, env in zip(some, envs, strict=False)]
 
 
-class ModelPolicy:
-    """Encode, plan, hand out the actions."""
+def run(
+    groups: Iterable[Sequence[Attempt]], pilot: Pilot, config: LoopConfig, delay: int = 0
+) -> Iterator[Attempt]:
+    """Attempts as they end.
 
-    def __init__(
-        self,
-        model: WorldModel,
-        planner: Planner,
-        mpc: MPCConfig,
-        bounds: tuple[Tensor, Tensor],
-        monitor: ActionMonitor | None = None,
-        memory: PlanMemory | None = None,
-        imagine: bool = False,
-    ) -> None:
-        self.model, self.planner, self.mpc, self.bounds = model, planner, mpc, bounds
-        self.monitor, self.memory, self.imagine = monitor, memory, imagine
-        self.problems: list[tuple[Tensor, Tensor]] = []  # some of those met, to time
-        self._loops: dict[int, RecedingHorizon] = {}
-        self._goals: dict[int, Tensor] = {}
-        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+    Args:
+        groups: Those of a group run side by side and plan together.
+        pilot: Plans for them.
+        config: When and how far.
+        delay: Environment steps that a plan takes.
+    """
+    for group in groups:
+        yield from (attempt for attempt in group if not attempt.running)
+        running = [(a, pilot.loop(config, a.budget)) for a in group if a.running]
+        while running:
+            step_together(running, pilot.plan, delay)
+            yield from (attempt for attempt, _ in running if not attempt.running)
+            running = [pair for pair in running if pair[0].running]
 
-    def decide(self, episodes: Sequence[Episode]) -> list[Actions]:
-        begun = time.perf_counter()
-        z = self._encode(episodes)
-        goals = torch.stack([self._goals[e.task.index] for e in episodes])
-        encoded = time.perf_counter()
-        loops = [self._loops.setdefault(e.task.index, RecedingHorizon(self.mpc)) for e in episodes]
-        for episode, loop in zip(episodes, loops, strict=True):
-            if self.mpc.arrive == "deadline":
-                loop.limit(episode.blocks_left(self.model.config.frame_skip))
-        self._watch(episodes, loops, z)
-        if self.memory is not None:
-            for loop, plan in zip(loops, self.memory.recall(z, goals), strict=True):
-                if loop.rest is None:  # nothing to continue
-                    loop.rest = plan
-        moves = plan_together(self.planner, loops, z, goals, self.bounds)
-        planned = time.perf_counter()
-        if len(self.problems) < LATENCY_SAMPLES:
-            self.problems += list(zip(z, goals, strict=True))
-        for episode, z_now, move in zip(episodes, z, moves, strict=True):
-            episode.plans += 1
-            episode.encode_seconds += (encoded - begun) / len(episodes)
-            episode.plan_seconds += (planned - encoded) / len(episodes)
-            episode.statuses.append(move.status)
-            self._before[episode.task.index] = (z_now, move.blocks)
-            if self.imagine:
-                pictures = self.model.draw(move.latents).cpu().numpy()
-                episode.imagined += list(pictures.repeat(self.model.config.frame_skip, axis=0))
-        return [self.model.to_env_actions(move.blocks).cpu().numpy() for move in moves]
 
-    def _encode(self, episodes: Sequence[Episode]) -> Tensor:
-        """Latents now; goals are encoded once."""
-        fresh = [e for e in episodes if e.task.index not in self._goals]
-        pictures = [e.picture() for e in episodes] + [e.goal_picture() for e in fresh]
-        z = self.model.encode(np.stack(pictures))
-        for episode, goal in zip(fresh, z[len(episodes) :], strict=True):
-            self._goals[episode.task.index] = goal
-        return z[: len(episodes)]
+def run_floor(kind: str, attempts: Iterable[Attempt], seed: int) -> Iterator[Attempt]:
+    """Attempts by `random` actions from the task's box, or by `none`, as they end."""
+    for attempt in attempts:
+        shape = (attempt.budget, len(attempt.env.action_names))
+        actions = np.zeros(shape, np.float32)
+        if kind == "random":
+            rng = np.random.default_rng([seed, attempt.task.index])
+            actions = rng.uniform(-1, 1, shape).astype(np.float32)
+        while attempt.running:
+            attempt.step(actions[attempt.steps])
+        yield attempt
 
-    def _watch(
-        self, episodes: Sequence[Episode], loops: Sequence[RecedingHorizon], z: Tensor
-    ) -> None:
-        """Start afresh where the model does not explain the last block."""
-        if self.monitor is None:
-            return
-        for episode, loop, now in zip(episodes, loops, z, strict=True):
-            before = self._before.get(episode.task.index)
-            if before is None or len(before[1]) != 1:
-                continue  # several blocks passed unseen
-            if self.monitor.fires(before[0], before[1][0], now):
-                episode.alarms += 1
-                loop.restart()
 
-    def latency_ms(self) -> list[float]:
-        """One planning call for one episode, again and again, for some seconds at most."""
-        times: list[float] = []
-        low, high = self.bounds
-        for z0, goal in self.problems[:LATENCY_SAMPLES]:
-            problem = PlanProblem(z0, goal, self.mpc.horizon, low, high)
-            times.append(1e3 * self.planner.plan(problem).seconds)
-            if len(times) >= 3 and sum(times) > 1e3 * LATENCY_SECONDS:
-                break
-        return times[1:] or times
+def record(
+    run: Callable[[Sequence[StartGoal]], Iterator[Attempt]],
+    tasks: Sequence[StartGoal],
+    label: str,
+    file: ResultFile | None,
+    trajectories: bool = False,
+    progress: bool = True,
+) -> list[EpisodeResult]:
+    """Run the tasks that a results file does not have yet; each is written when it ends."""
+    rows = list(file.rows) if file else []
+    done = {row.index for row in rows}
+    bar = tqdm(
+        total=len(tasks), initial=len(done), desc=label, unit="episode", disable=not progress
+    )
+    with bar:
+        for attempt in run([task for task in tasks if task.index not in done]):
+            rows.append(attempt.result(trajectories))
+            if file is not None:
+                file.add(rows[-1])
+            bar.set_postfix_str(str(rate([row.success for row in rows])), refresh=False)
+            bar.update()
+    return rows
 
-    def encode_ms(self, picture: NDArray[np.uint8]) -> list[float]:
-        """Encoding one picture, again and again."""
-        times = []
-        for _ in range(10):
-            begun = time.perf_counter()
-            self.model.encode(picture)
-            times.append(1e3 * (time.perf_counter() - begun))
-        return times
+
+def open_results(
+    out: Path | None, header: dict[str, Any], pilot: Pilot | None, resume: bool
+) -> ResultFile | None:
+    """The file that results go to, if they go to one."""
+    if out is None:
+        return None
+    kind = {} if pilot is None else {"model": pilot.model.kind}
+    return ResultFile(out, header | kind | machine_facts(), resume)
+
+
+def time_plans(attempts: Iterable[Attempt], pilot: Pilot, config: LoopConfig) -> list[Delivery]:
+    """First plans, one at a time, for some seconds at most; the very first only warms up."""
+    made: list[Delivery] = []
+    begun = time.perf_counter()
+    for attempt in attempts:
+        loop = pilot.loop(config, attempt.budget)
+        attempt.look(loop)
+        job = loop.next_job()
+        assert job is not None
+        made += pilot.plan([job])
+        if len(made) > 1 and time.perf_counter() - begun > TIMED_SECONDS:
+            break
+    return made[1:] or made

@@ -8,43 +8,39 @@ and succeeds at the first hit. Pictures are drawn only where a plan starts, and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
-from tqdm import tqdm
+from numpy.typing import NDArray
 
-from bilinear_wm.analysis.latents import encode_windows, episodes_for
-from bilinear_wm.control.horizon import MPCConfig
-from bilinear_wm.control.memory import PlanMemory
-from bilinear_wm.control.monitor import ActionMonitor
-from bilinear_wm.data.windows import EpisodeDataset
-from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation.attempt import Episode, FloorPolicy, ModelPolicy, Policy
-from bilinear_wm.evaluation.goals import StartGoal, choose_goals
-from bilinear_wm.models import load_model
-from bilinear_wm.models.base import WorldModel
-from bilinear_wm.options import make_config
-from bilinear_wm.planning import PLANNERS, Planner, PlannerConfig
-from bilinear_wm.reporting.results import (
-    EpisodeResult,
-    Rate,
-    ResultFile,
-    machine_facts,
-    percentile,
-    rate,
+from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.control.loop import Delivery
+from bilinear_wm.control.pilot import Pilot
+from bilinear_wm.evaluation.attempt import (
+    BUDGET,
+    Attempt,
+    open_results,
+    record,
+    run,
+    run_floor,
+    side_by_side,
+    time_plans,
 )
+from bilinear_wm.evaluation.film import Film
+from bilinear_wm.evaluation.goals import StartGoal, choose_goals
+from bilinear_wm.evaluation.load import load_planner, make_pilot
+from bilinear_wm.planning import PLANNERS
+from bilinear_wm.reporting.results import EpisodeResult, Rate, percentile, rate
 from bilinear_wm.stage import JsonObject, Outcome
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 
-BUDGET = 2
-"""Environment steps allowed, as a multiple of the offset."""
 FLOORS = ("random", "none")
-MONITOR_WINDOWS = 1000
+TIMED_CALLS = 30
 
 
 @dataclass(frozen=True)
@@ -160,143 +156,76 @@ class Evaluation:
 
 def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     """Run an evaluation; finished episodes are in `config.out` whatever happens."""
-    PLANNERS.check(config.planner, "--planner", also=FLOORS)
-    camera, policy = _prepare(config)
+    camera, pilot = _prepare(config)
     tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
-    file = (
-        ResultFile(config.out, config.header() | _kind(policy) | machine_facts(), config.resume)
-        if config.out is not None
-        else None
-    )
-    rows = list(file.rows) if file else []
-    done = {row.index for row in rows}
-    waiting = [task for task in tasks if task.index not in done]
-    size = 1 if config.one_by_one else config.group
-    bar = tqdm(
-        total=len(tasks), initial=len(done), desc=f"evaluate {config.task}", unit="episode",
-        disable=not progress,
-    )  # fmt: skip
-    envs = [_make_env(config, camera) for _ in range(min(size, len(waiting)))]
-    with bar:
-        for episode in _run(waiting, policy, envs, camera, config):
-            row = episode.result(config.trajectories)
-            rows.append(row)
-            if file is not None:
-                file.add(row)
-            if config.video is not None:
-                _write_film(config.video, episode)
-            bar.set_postfix_str(str(rate([r.success for r in rows])), refresh=False)
-            bar.update()
+    file = open_results(config.out, config.header(), pilot, config.resume)
+
+    def attempts(some: Sequence[StartGoal]) -> Iterator[Attempt]:
+        if pilot is None:
+            return _floor(config, camera, some, config.planner)
+        return _planned(config, camera, some, pilot)
+
+    label = f"evaluate {config.task}"
+    rows = record(attempts, tasks, label, file, config.trajectories, progress)
     floors: dict[str, Rate | None] = {"random": None, "none": None}
-    if config.floors and config.planner not in FLOORS:
-        for kind in FLOORS:
-            floor = FloorPolicy(kind, len(camera.action_names), config.seed)
-            ran = _run(tasks, floor, envs or [_make_env(config, camera)], camera, config)
-            floors[kind] = rate([episode.solved for episode in ran])
-    return _summarize(rows, floors, policy, camera, tasks)
+    made: list[Delivery] = []
+    if pilot is not None:
+        env = _make_env(config, camera)
+        some = (_begin(config, camera, task, env) for task in tasks[:TIMED_CALLS])
+        made = time_plans(some, pilot, _loop(config))
+        for kind in FLOORS if config.floors else ():
+            ran = _floor(config, camera, tasks, kind)
+            floors[kind] = rate([attempt.solved for attempt in ran])
+    encode_ms = [] if pilot is None else _encode_ms(pilot, camera.picture(tasks[0].start))
+    return _summarize(rows, floors, [1e3 * each.plan.seconds for each in made], encode_ms)
 
 
-def _kind(policy: Policy) -> dict[str, str]:
-    return {"model": policy.model.kind} if isinstance(policy, ModelPolicy) else {}
-
-
-def _run(
-    tasks: Sequence[StartGoal],
-    policy: Policy,
-    envs: Sequence[Task],
-    camera: Task,
-    config: EvaluateConfig,
-) -> Iterator[Episode]:
-    """Episodes as they end; as many run side by side as there are environments."""
-    film = config.video is not None and isinstance(policy, ModelPolicy)
-    for first in range(0, len(tasks), len(envs)):
-        group = [
-            Episode(task, env, camera, BUDGET * config.offset)
-            for task, env in zip(tasks[first : first + len(envs)], envs, strict=False)
-        ]
-        yield from (episode for episode in group if not episode.running)
-        running = [episode for episode in group if episode.running]
-        while running:
-            for episode, actions in zip(running, policy.decide(running), strict=True):
-                episode.execute(actions, film)
-            yield from (episode for episode in running if not episode.running)
-            running = [episode for episode in running if episode.running]
-
-
-def _prepare(config: EvaluateConfig) -> tuple[Task, Policy]:
-    """The task that draws, and the policy."""
+def _prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
+    """The task that draws, and the pilot; none for floors."""
     if config.planner in FLOORS:
-        camera = make_task(config.task, image_size=64, render_quality="fast")
-        return camera, FloorPolicy(config.planner, len(camera.action_names), config.seed)
+        return make_task(config.task, image_size=64, render_quality="fast"), None
+    PLANNERS.check(config.planner, "planner", also=FLOORS)
+    _loop(config)  # refuses bad settings before anything is loaded
     loaded = load_planner(config.task, config.checkpoint, config.planner, config.planner_options)
-    model, camera, bounds = loaded.model, loaded.camera, loaded.bounds
-    mpc = MPCConfig(config.horizon, config.replan_every, config.arrive)
-    monitor = _calibrated_monitor(config, model) if config.monitor else None
-    memory = None
-    if config.memory:
-        data = _training_part(config, model, "--memory: expected --data, whose windows it recalls")
-        memory = PlanMemory.of(model, data, config.horizon)
-    imagine = config.video is not None and model.draws
-    return camera, ModelPolicy(model, loaded.planner, mpc, bounds, monitor, memory, imagine)
+    pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
+    return loaded.camera, pilot
 
 
-class LoadedPlanner(NamedTuple):
-    """A model, a planner on its dynamics, and the task that draws what it sees."""
-
-    model: WorldModel
-    planner: Planner
-    camera: Task
-    bounds: tuple[Tensor, Tensor]
+def _loop(config: EvaluateConfig) -> LoopConfig:
+    every = config.replan_every
+    return LoopConfig(config.horizon, "exhausted" if every is None else every, config.arrive)
 
 
-def load_planner(
-    task: str, checkpoint: Path | None, planner: str, options: dict[str, Any]
-) -> LoadedPlanner:
-    """Everything that plans for a task, from a checkpoint."""
-    if checkpoint is None:
-        raise InputError(f"--checkpoint: expected a trained model for {planner}, found none")
-    model = load_model(checkpoint).eval()
-    camera = checked_camera(model, task, checkpoint)
-    made = PLANNERS[planner](model.dynamics, make_planner_config(planner, options))
-    low, high = camera.action_space.low, camera.action_space.high  # type: ignore[attr-defined]
-    return LoadedPlanner(model, made, camera, model.action_bounds(low, high))
+def _begin(
+    config: EvaluateConfig, camera: Task, task: StartGoal, env: Task, film: Film | None = None
+) -> Attempt:
+    return Attempt(task, env, camera, BUDGET * config.offset, film=film)
 
 
-def _calibrated_monitor(config: EvaluateConfig, model: WorldModel) -> ActionMonitor:
-    """Set by the training part of the episodes: the tasks come from the held-out part."""
-    data = _training_part(
-        config, model, "--monitor: expected --data, whose episodes set its threshold"
-    )
-    z, actions, _ = encode_windows(model, data, MONITOR_WINDOWS)
-    return ActionMonitor.calibrated(model, z, actions)
+def _planned(
+    config: EvaluateConfig, camera: Task, tasks: Sequence[StartGoal], pilot: Pilot
+) -> Iterator[Attempt]:
+    """With a model and a planner; filmed if asked for."""
+    size = 1 if config.one_by_one else config.group
+    envs = [_make_env(config, camera) for _ in range(min(size, len(tasks)))]
+
+    def begin(task: StartGoal, env: Task) -> Attempt:
+        return _begin(config, camera, task, env, Film(pilot.model) if config.video else None)
+
+    for attempt in run(side_by_side(tasks, envs, begin), pilot, _loop(config)):
+        if config.video is not None and attempt.film is not None:
+            outcome = "solved" if attempt.solved else "missed"
+            path = config.video / f"{attempt.task.index:03d}-{outcome}.mp4"
+            attempt.film.write(path, attempt.picture(), attempt.goal_picture())
+        yield attempt
 
 
-def _training_part(config: EvaluateConfig, model: WorldModel, complaint: str) -> EpisodeDataset:
-    if config.data is None:
-        raise InputError(f"{complaint}, found none")
-    return episodes_for(model, config.data)
-
-
-def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
-    """A task that draws pictures as the model knows them; refuses a model of another task."""
-    facts = model.config
-    if facts.task != task:
-        raise InputError(
-            f"--checkpoint {checkpoint}: expected a model of {task}, found one of {facts.task}"
-        )
-    quality: Any = facts.render_quality if facts.render_quality != "unknown" else "faithful"
-    camera = make_task(task, facts.image_size, quality)
-    if facts.action_size != len(camera.action_names):
-        raise InputError(
-            f"--checkpoint {checkpoint}: expected {len(camera.action_names)} numbers an action, "
-            f"found {facts.action_size}"
-        )
-    return camera
-
-
-def make_planner_config(planner: str, options: dict[str, Any]) -> PlannerConfig:
-    """The planner's own configuration from plain options."""
-    return make_config(PLANNERS[planner].config_class, options, "--planner-options")
+def _floor(
+    config: EvaluateConfig, camera: Task, tasks: Sequence[StartGoal], kind: str
+) -> Iterator[Attempt]:
+    """With random actions, or none."""
+    env = _make_env(config, camera)
+    return run_floor(kind, (_begin(config, camera, task, env) for task in tasks), config.seed)
 
 
 def _make_env(config: EvaluateConfig, camera: Task) -> Task:
@@ -304,18 +233,22 @@ def _make_env(config: EvaluateConfig, camera: Task) -> Task:
     return make_task(config.task, image_size=8, render_quality=camera.render_quality)
 
 
+def _encode_ms(pilot: Pilot, picture: NDArray[np.uint8]) -> list[float]:
+    """Encoding one picture, again and again."""
+    times = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        pilot.model.encode(picture)
+        times.append(1e3 * (time.perf_counter() - begun))
+    return times
+
+
 def _summarize(
     rows: Sequence[EpisodeResult],
     floors: dict[str, Rate | None],
-    policy: Policy,
-    camera: Task,
-    tasks: Sequence[StartGoal],
+    plan_ms: Sequence[float],
+    encode_ms: Sequence[float],
 ) -> Evaluation:
-    plan_ms: list[float] = []
-    encode_ms: list[float] = []
-    if isinstance(policy, ModelPolicy):
-        plan_ms = policy.latency_ms()
-        encode_ms = policy.encode_ms(camera.picture(tasks[0].start))
     return Evaluation(
         success=rate([row.success for row in rows]),
         success_unsolved=rate([row.success for row in rows if not row.solved_at_start]),
@@ -332,26 +265,6 @@ def _summarize(
         alarms=sum(row.alarms for row in rows),
         episodes=len(rows),
     )
-
-
-def _write_film(folder: Path, episode: Episode) -> None:
-    """What happens, what the plan expects (as the model draws it, if it draws), and the goal."""
-    from bilinear_wm.reporting.media import write_video
-
-    folder.mkdir(parents=True, exist_ok=True)
-    goal = episode.goal_picture()
-    gap = np.full((goal.shape[0], 2, 3), 128, np.uint8)
-    frames = episode.frames or [episode.picture()]
-    panels = [frames, [goal] * len(frames)]
-    if episode.imagined:
-        imagined = episode.imagined[: len(frames)]
-        panels.insert(1, imagined + [imagined[-1]] * (len(frames) - len(imagined)))
-    films = []
-    for shown in zip(*panels, strict=True):
-        parts = [part for picture in shown for part in (gap, picture)]
-        films.append(np.concatenate(parts[1:], axis=1))
-    outcome = "solved" if episode.solved else "missed"
-    write_video(folder / f"{episode.task.index:03d}-{outcome}.mp4", films, fps=10)
 
 
 def describe(config: EvaluateConfig, result: Evaluation) -> str:

@@ -35,9 +35,9 @@ def choose_goals(
 ) -> list[StartGoal]:
     """From the held-out episodes of a file, or from fresh ones."""
     if count < 1 or offset < 1:
-        raise InputError(f"--episodes, --offset: expected at least 1, found {count} and {offset}")
+        raise InputError(f"episodes, offset: expected at least 1, found {count} and {offset}")
     if seed < 0:
-        raise InputError(f"--seed: expected at least 0, found {seed}")
+        raise InputError(f"seed: expected at least 0, found {seed}")
     if data is not None:
         return goals_from_data(data, task, offset, count, seed)
     return simulated_goals(task, offset, count, seed)
@@ -47,15 +47,15 @@ def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -
     """Starts and goals from the episodes that training holds out."""
     file = EpisodeFile(path)
     if file.task is not None and file.task != task:
-        raise InputError(f"--data {path}: expected episodes of {task}, found {file.task}")
+        raise InputError(f"data {path}: expected episodes of {task}, found {file.task}")
     if file.states is None:
         raise InputError(
-            f"--data {path}: expected states, to set up starts and to judge success, found none; "
-            "evaluate without --data on freshly simulated episodes"
+            f"data {path}: expected states, to set up starts and to judge success, found none; "
+            "evaluate without `data` on freshly simulated episodes"
         )
     _, held_out = split_episodes(file.num_episodes)
     return _choose([(int(e), file.episode_states(int(e))) for e in held_out], offset, count, seed,
-                   f"--data {path}")  # fmt: skip
+                   f"data {path}")  # fmt: skip
 
 
 def simulated_goals(task: str, offset: int, count: int, seed: int) -> list[StartGoal]:
@@ -70,7 +70,7 @@ def simulated_goals(task: str, offset: int, count: int, seed: int) -> list[Start
         if long_enough >= count or (i >= 20 and long_enough == 0):
             break
     env.close()
-    return _choose(episodes, offset, count, seed, f"--task {task}")
+    return _choose(episodes, offset, count, seed, f"task {task}")
 
 
 def _choose(
@@ -81,7 +81,7 @@ def _choose(
     if not usable:
         longest = max((len(states) for _, states in episodes), default=0) - 1
         raise InputError(
-            f"{where}: expected episodes of more than {offset} steps (--offset), "
+            f"{where}: expected episodes of more than {offset} steps (`offset`), "
             f"found at most {longest}"
         )
     rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(7, offset)))
@@ -90,7 +90,7 @@ def _choose(
     available = sum(len(states) - offset for _, states in usable)
     if available < count:
         raise InputError(
-            f"{where}: expected at least {count} starts (--episodes) with a goal {offset} steps "
+            f"{where}: expected at least {count} starts (`episodes`) with a goal {offset} steps "
             f"later, found {available}"
         )
     while len(chosen) < count:

@@ -11,39 +11,39 @@ then zeros. Only tasks count that a policy which never acts does not solve.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from tqdm import tqdm
 
-from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation.attempt import Actions
-from bilinear_wm.evaluation.evaluate import BUDGET, load_planner
-from bilinear_wm.evaluation.goals import StartGoal, choose_goals
-from bilinear_wm.models.base import WorldModel
-from bilinear_wm.planning import PLANNERS, Planner, PlanProblem
-from bilinear_wm.reporting.results import (
-    EpisodeResult,
-    Rate,
-    ResultFile,
-    machine_facts,
-    mean_change,
-    percentile,
-    rate,
+from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.errors import InputError, check_choices
+from bilinear_wm.evaluation.attempt import (
+    BUDGET,
+    Attempt,
+    open_results,
+    record,
+    run,
+    run_floor,
+    side_by_side,
+    time_plans,
 )
+from bilinear_wm.evaluation.goals import StartGoal, choose_goals
+from bilinear_wm.evaluation.load import load_planner, make_pilot
+from bilinear_wm.planning import PLANNERS
+from bilinear_wm.reporting.results import Rate, percentile, rate
 from bilinear_wm.stage import JsonObject, Outcome
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
-from bilinear_wm.tasks.moving import GoalWalk, MovingGoal
+from bilinear_wm.tasks.moving import GoalWalk
 
-Replan = Literal["exhausted", "always"]
+Protocol = Literal["paper", "controller"]
 CANDIDATES = 4
 """Tasks drawn for each that is wanted; standing still solves some of them."""
+GROUP = 50
+"""Episodes that run side by side."""
 TIMED_CALLS = 20
 WALK_STREAM = 31
 
@@ -68,7 +68,14 @@ class RealtimeConfig:
         data: Held-out episodes to take tasks from; None to simulate fresh ones.
         out: The results file.
         resume: Complete an interrupted results file.
-        live: Run the simulator against the real clock instead of counting latency.
+        protocol: The `paper`'s, in which late plans are executed from their beginning and every
+            plan is sought from rest, or the real-time `controller`'s, which drops what has passed
+            and begins plans from the one before.
+        monitor: Watch whether the model explains what happens, and plan afresh where it does not.
+        memory: Begin plans that continue none from the nearest recorded window of the data's
+            training part.
+        live: Run the simulator against the real clock, with the real-time controller, instead of
+            counting latency.
     """
 
     task: str
@@ -77,7 +84,7 @@ class RealtimeConfig:
     planner_options: JsonObject = field(default_factory=dict)
     horizon: int = 5
     control_hz: float = 20.0
-    replan: Replan = "exhausted"
+    replan: Literal["exhausted", "always"] = "exhausted"
     latency_ms: float | None = None
     offset: int = 25
     episodes: int = 100
@@ -85,16 +92,19 @@ class RealtimeConfig:
     data: Path | None = None
     out: Path | None = None
     resume: bool = False
+    protocol: Protocol = "paper"
+    monitor: bool = False
+    memory: bool = False
     live: bool = False
 
     def __post_init__(self) -> None:
-        PLANNERS.check(self.planner, "--planner", also=("random",))
+        check_choices(self)
+        PLANNERS.check(self.planner, "planner", also=("random",))
         for name in ("control_hz", "offset", "episodes", "horizon"):
-            if not getattr(self, name) > 0:
-                option = "--" + name.replace("_", "-")
-                raise InputError(f"{option}: expected more than 0, found {getattr(self, name)}")
-        if self.latency_ms is not None and not self.latency_ms >= 0:
-            raise InputError(f"--latency-ms: expected 0 or more, found {self.latency_ms}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name}: expected more than 0, found {getattr(self, name)}")
+        if self.latency_ms is not None and not 0 <= self.latency_ms < math.inf:
+            raise InputError(f"latency_ms: expected 0 or more, found {self.latency_ms}")
 
     def run(self) -> Outcome:
         """`run_realtime` or `run_live`, in words."""
@@ -122,7 +132,17 @@ class RealtimeConfig:
             "episodes": self.episodes,
             "seed": self.seed,
             "tasks_from": self.data.name if self.data else "simulated",
+            "protocol": self.protocol,
+            "monitor": self.monitor,
+            "memory": self.memory,
         }
+
+    @property
+    def loop(self) -> LoopConfig:
+        """How the protocol plans."""
+        ours = self.protocol == "controller"
+        late: Literal["drop", "keep"] = "drop" if ours else "keep"
+        return LoopConfig(self.horizon, self.replan, late=late, warm_start=ours)
 
 
 @dataclass(frozen=True)
@@ -155,119 +175,47 @@ class Realtime:
         }
 
 
-class Pursuit:
-    """One moving goal while it is chased."""
-
-    def __init__(self, task: StartGoal, env: Task, budget: int, seed: int) -> None:
-        self.task, self.env, self.budget = task, env, budget
-        self._moving = MovingGoal(env)
-        env.set_state(task.start)
-        self._moving.follow(walk_of(task, env, seed))
-        self.solved, self.steps, self.idle, self.plans = env.solved, 0, 0, 0
-        self.plan_seconds = 0.0
-        self.actions: list[NDArray[np.float32]] = []
-        self._queue: list[NDArray[np.float32]] = []
-        self._coming: tuple[int, Actions] | None = None
-        self._begun: int | None = None  # the step at which the plans now continued began
-
-    @property
-    def running(self) -> bool:
-        return not self.solved and self.steps < self.budget
-
-    def wants_plan(self, replan: Replan) -> bool:
-        """Whether a plan should be begun from what is seen now."""
-        if self._coming is not None:
-            if self._coming[0] > self.steps:
-                return False
-            self._queue, self._coming = list(self._coming[1]), None
-        return replan == "always" or not self._queue
-
-    def blocks_left(self, horizon: int, frame_skip: int) -> int:
-        """How far ahead a plan begun now looks."""
-        left = 0 if self._begun is None else horizon - (self.steps - self._begun) // frame_skip
-        if left < 1 or not self._queue:
-            self._begun, left = self.steps, horizon
-        return left
-
-    def begin_plan(self, actions: Actions, delay: int) -> None:
-        """A plan made from this step's observation, which is there `delay` steps later."""
-        self.plans += 1
-        if delay == 0:
-            self._queue = list(actions)
-        else:
-            self._coming = (self.steps + delay, actions)
-
-    def step(self) -> None:
-        """Execute what is left of the plan at hand, or nothing."""
-        if self._queue:
-            action = self._queue.pop(0)
-        else:
-            action = np.zeros(len(self.env.action_names), np.float32)
-            self.idle += 1
-        self.step_with(action)
-
-    def step_with(self, action: NDArray[np.float32]) -> None:
-        """The goal moves, the agent acts."""
-        self.solved = self._moving.advance(action)
-        self.actions.append(action)
-        self.steps += 1
-
-    def result(self) -> EpisodeResult:
-        return EpisodeResult(
-            index=self.task.index,
-            episode=self.task.episode,
-            start_step=self.task.start_step,
-            solved_at_start=False,
-            success=self.solved,
-            steps=self.steps,
-            distance=float(self.env.distance(self.env.state, self.env.goal)),
-            jerk=mean_change(self.actions),
-            plans=self.plans,
-            plan_seconds=self.plan_seconds,
-            encode_seconds=0.0,
-            idle=self.idle,
-        )
-
-
-def walk_of(task: StartGoal, env: Task, seed: int) -> GoalWalk:
-    """The walk of a task's goal, the same for every method."""
-    return GoalWalk(type(env), task.goal, [WALK_STREAM, seed, task.index])
+def begin(config: RealtimeConfig, task: StartGoal, env: Task, camera: Task) -> Attempt:
+    """An attempt at a moving goal, whose walk is the same for every method."""
+    walk = GoalWalk(type(env), task.goal, [WALK_STREAM, config.seed, task.index])
+    return Attempt(task, env, camera, BUDGET * config.offset, walk)
 
 
 def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     """Chase moving goals; finished episodes are in `config.out` whatever happens."""
-    planning = None
+    env = make_task(config.task, image_size=8)
+    pilot, camera = None, env
     if config.planner != "random":
-        planning = _Planning(config)
-    envs = [make_task(config.task, image_size=8) for _ in range(min(config.episodes, 50))]
-    tasks, solved_by_nothing = countable_tasks(config, envs[0])
-    latencies = planning.latencies(tasks, envs[0], config) if planning else [0.0]
+        loaded = load_planner(
+            config.task, config.checkpoint, config.planner, config.planner_options
+        )
+        pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
+        camera = loaded.camera
+    tasks, solved_by_nothing = countable_tasks(config, env)
+    latencies = [config.latency_ms or 0.0]
+    if pilot is not None and config.latency_ms is None:
+        some = (tasks[i % len(tasks)] for i in range(TIMED_CALLS + 1))
+        begun = (begin(config, task, env, camera) for task in some)
+        made = time_plans(begun, pilot, config.loop)
+        latencies = [1e3 * (each.encode_seconds + each.plan_seconds) for each in made]
     delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
-    header = config.header() | machine_facts()
-    if planning is not None:
-        header["model"] = planning.model.kind
-    file = ResultFile(config.out, header, config.resume) if config.out else None
-    rows = list(file.rows) if file else []
-    done = {row.index for row in rows}
-    standard = replace(config, replan="exhausted")  # random actions are drawn for all steps at once
-    bar = tqdm(
-        total=len(tasks), initial=len(done), desc=f"realtime {config.task}", unit="episode",
-        disable=not progress,
-    )  # fmt: skip
-    with bar:
-        act = planning.act if planning else _random_actions(config)
-        waiting = [task for task in tasks if task.index not in done]
-        for pursuit in _chase(waiting, envs, config if planning else standard, act, delay):
-            row = pursuit.result()
-            rows.append(row)
-            if file is not None:
-                file.add(row)
-            bar.set_postfix_str(str(rate([r.success for r in rows])), refresh=False)
-            bar.update()
-    floor = [p.solved for p in _chase(tasks, envs, standard, _random_actions(config), 0)]
+    file = open_results(config.out, config.header(), pilot, config.resume)
+
+    def floor(some: Sequence[StartGoal]) -> Iterator[Attempt]:
+        attempts = (begin(config, task, env, camera) for task in some)
+        return run_floor("random", attempts, config.seed)
+
+    def attempts(some: Sequence[StartGoal]) -> Iterator[Attempt]:
+        if pilot is None:
+            return floor(some)
+        envs = [make_task(config.task, image_size=8) for _ in range(min(GROUP, len(some)))]
+        groups = side_by_side(some, envs, lambda task, env: begin(config, task, env, camera))
+        return run(groups, pilot, config.loop, delay)
+
+    rows = record(attempts, tasks, f"realtime {config.task}", file, progress=progress)
     return Realtime(
         success=rate([row.success for row in rows]),
-        floor_random=rate(floor),
+        floor_random=rate([attempt.solved for attempt in floor(tasks)]),
         solved_by_nothing=solved_by_nothing,
         latency_ms_p50=percentile(latencies, 50),
         latency_ms_p99=percentile(latencies, 99),
@@ -280,115 +228,23 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     )
 
 
-Act = Callable[[Sequence[Pursuit]], list[Actions]]
-
-
-class _Planning:
-    """Encodes what is seen and where the goal is now, and plans."""
-
-    def __init__(self, config: RealtimeConfig) -> None:
-        loaded = load_planner(
-            config.task, config.checkpoint, config.planner, config.planner_options
-        )
-        self.model: WorldModel = loaded.model
-        self._camera, self._bounds = loaded.camera, loaded.bounds
-        self._planner: Planner = loaded.planner
-        self._horizon = config.horizon
-
-    def act(self, pursuits: Sequence[Pursuit]) -> list[Actions]:
-        """Plans for all of them in one batch."""
-        seen = [self._camera.picture(p.env.state) for p in pursuits]
-        wanted = [self._camera.picture(p.env.goal) for p in pursuits]
-        begun = time.perf_counter()
-        z = self.model.encode(np.stack(seen + wanted))
-        low, high = self._bounds
-        horizons = [p.blocks_left(self._horizon, self.model.config.frame_skip) for p in pursuits]
-        plans: dict[int, Actions] = {}
-        for horizon in sorted(set(horizons)):
-            chosen = [i for i, own in enumerate(horizons) if own == horizon]
-            goals = [len(pursuits) + i for i in chosen]
-            plan = self._planner.plan(PlanProblem(z[chosen], z[goals], horizon, low, high))
-            for i, blocks in zip(chosen, plan.actions, strict=True):
-                plans[i] = self.model.to_env_actions(blocks).cpu().numpy()
-        seconds = (time.perf_counter() - begun) / len(pursuits)
-        for pursuit in pursuits:
-            pursuit.plan_seconds += seconds
-        return [plans[i] for i in range(len(pursuits))]
-
-    def latencies(
-        self, tasks: Sequence[StartGoal], env: Task, config: RealtimeConfig
-    ) -> list[float]:
-        """Milliseconds of encoding and planning for one environment."""
-        if config.latency_ms is not None:
-            return [config.latency_ms]
-        times = []
-        for i in range(TIMED_CALLS + 1):
-            pursuit = Pursuit(tasks[i % len(tasks)], env, 1, config.seed)
-            self.act([pursuit])
-            times.append(1e3 * pursuit.plan_seconds)
-            if i and sum(times) > 60e3:
-                break  # slow planners are timed for a minute
-        return times[1:]  # the first warms up
-
-
-def _random_actions(config: RealtimeConfig) -> Act:
-    def act(pursuits: Sequence[Pursuit]) -> list[Actions]:
-        drawn = []
-        for pursuit in pursuits:
-            rng = np.random.default_rng([config.seed, pursuit.task.index])
-            shape = (pursuit.budget, len(pursuit.env.action_names))
-            drawn.append(rng.uniform(-1, 1, shape).astype(np.float32))
-        return drawn
-
-    return act
-
-
-def _chase(
-    tasks: Sequence[StartGoal],
-    envs: Sequence[Task],
-    config: RealtimeConfig,
-    act: Act,
-    delay: int,
-) -> Iterator[Pursuit]:
-    """Tasks as they end; as many run side by side as there are environments."""
-    for first in range(0, len(tasks), len(envs)):
-        group = [
-            Pursuit(task, env, BUDGET * config.offset, config.seed)
-            for task, env in zip(tasks[first : first + len(envs)], envs, strict=False)
-        ]
-        running = group
-        while running:
-            planning = [p for p in running if p.wants_plan(config.replan)]
-            if planning:
-                for pursuit, actions in zip(planning, act(planning), strict=True):
-                    pursuit.begin_plan(actions, delay)
-            for pursuit in running:
-                pursuit.step()
-            yield from (p for p in running if not p.running)
-            running = [p for p in running if p.running]
-
-
 def countable_tasks(config: RealtimeConfig, env: Task) -> tuple[list[StartGoal], float]:
     """Tasks that standing still does not solve, and the share of those that it does."""
-    drawn = choose_goals(
-        config.data, config.task, config.offset, CANDIDATES * config.episodes, config.seed
-    )
+    count = CANDIDATES * config.episodes
+    drawn = choose_goals(config.data, config.task, config.offset, count, config.seed)
     counted: list[StartGoal] = []
     examined = 0
-    still = np.zeros(len(env.action_names), np.float32)
-    for task in drawn:
+    still = run_floor("none", (begin(config, task, env, env) for task in drawn), config.seed)
+    for attempt in still:
+        examined += 1
+        if not attempt.solved:
+            counted.append(attempt.task)
         if len(counted) == config.episodes:
             break
-        examined += 1
-        pursuit = Pursuit(task, env, BUDGET * config.offset, config.seed)
-        while pursuit.running:
-            pursuit.step_with(still)
-        if not pursuit.solved:
-            counted.append(task)
     if not counted:
         raise InputError(
-            f"--task {config.task}: standing still solves all of {examined} moving goals; "
-            "try a larger --offset"
+            f"task {config.task}: standing still solves all of {examined} moving goals; "
+            "try a larger `offset`"
         )
     return counted, 1 - len(counted) / examined
 

@@ -15,14 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bilinear_wm.control.loop import Action, Tick
+from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.control.loop import Action, Delivery, Tick
 from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.control.realtime import RealTimeController
 from bilinear_wm.data.collect import EVALUATION_STREAM, episode_seed, simulate_episode
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation.evaluate import checked_camera, load_planner, make_planner_config
-from bilinear_wm.planning import PLANNERS, Plan, Planner
+from bilinear_wm.evaluation.load import checked_camera, load_planner, make_planner_config
+from bilinear_wm.planning import PLANNERS, Planner
 from bilinear_wm.play.stages import Stage, make_stage
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
@@ -122,20 +124,18 @@ class Session:
         self._env.begin(seed=seed)
         self._wishes: deque[dict[str, Any]] = deque()
         self._planner = PLANNERS_SHOWN[0]
-        self._block: list[Action] = []
-        self._before: Tensor | None = None
         self._light_until = -math.inf
-        self._imagined: Plan | None = None
+        self._imagined: Delivery | None = None
         self._disagreement = 0.0
         self._lock = threading.Lock()
+        first, longest = shared.horizons
         self.controller = RealTimeController(
-            shared.model,
-            shared.planners[self._planner],
+            Pilot(shared.model, shared.planners[self._planner], monitor=shared.monitor),
             control_hz,
+            LoopConfig(first, max_horizon=longest),
             act=self._act,
             on_tick=self._show,
-            horizon=shared.horizons[0],
-            max_horizon=shared.horizons[1],
+            on_plan=self._watch,
             deadline_s=math.inf,  # a slow planner is to be felt
         )
 
@@ -183,13 +183,11 @@ class Session:
                 self._set_goal(self._shared.stage.goal(x, y, angle, self._env.state))
             elif "planner" in message:
                 self._planner = message["planner"]
-                self.controller.use(self._shared.planners[self._planner])
+                self.controller.pilot.planner = self._shared.planners[self._planner]
             else:
                 self._shared.stage.push(self._env, self._rng)
         self._env.advance(action)
-        picture = self._camera.picture(self._env.state)
-        self.controller.observe(picture)
-        self._watch(action, picture)
+        self.controller.observe(self._camera.picture(self._env.state))
 
     def _set_goal(self, goal: NDArray[np.float64]) -> None:
         self._env.set_goal(goal)
@@ -197,25 +195,15 @@ class Session:
         point = self._shared.stage.goal_point(goal)
         self._send({"goal": point}, self._env.picture(goal))
 
-    def _watch(self, action: Action, picture: NDArray[np.uint8]) -> None:
-        """Every block: does the model explain what happened?"""
-        monitor, model = self._shared.monitor, self._shared.model
-        if monitor is None:
-            return
-        self._block.append(action)
-        if len(self._block) < model.config.frame_skip:
-            return
-        z = model.encode(picture)
-        if self._before is not None:
-            raw = torch.from_numpy(np.stack(self._block))
-            done = model.to_model_actions(raw)[0]
-            self._disagreement = float(monitor.disagreement(self._before, done, z))
-            if self._disagreement > monitor.threshold:
-                self._light_until = time.perf_counter() + LIGHT_S
-        self._before, self._block = z, []
+    def _watch(self, made: Delivery) -> None:
+        """Does the model explain what happened? In the planning thread."""
+        if made.disagreement is not None:
+            self._disagreement = made.disagreement
+        if made.alarms:
+            self._light_until = time.perf_counter() + LIGHT_S
 
     def _show(self, tick: Tick) -> None:
-        plan, state, goal = self.controller.last_plan, self._env.state, self._env.goal
+        made, state, goal = self.controller.loop.last, self._env.state, self._env.goal
         monitor = self._shared.monitor
         self._send(
             {
@@ -223,8 +211,8 @@ class Session:
                 "source": tick.source,
                 "reason": tick.reason,
                 "planner": self._planner,
-                "plan_ms": None if plan is None else 1e3 * plan.seconds,
-                "path": [] if plan is None else self._shared.path(plan.latents),
+                "plan_ms": None if made is None else 1e3 * made.plan.seconds,
+                "path": [] if made is None else self._shared.path(made.plan.latents),
                 "solved": bool(self._env.success(state, goal)),
                 "distance": float(self._env.distance(state, goal)),
                 "alarm": time.perf_counter() < self._light_until,
@@ -232,8 +220,8 @@ class Session:
             },
             self._env.picture(state),
         )
-        if plan is not None and plan is not self._imagined and self._shared.model.draws:
-            self._imagined = plan
-            pictures = self._shared.model.draw(plan.latents[1:]).cpu().numpy()
+        if made is not None and made is not self._imagined and self._shared.model.draws:
+            self._imagined = made
+            pictures = self._shared.model.draw(made.plan.latents[1:]).cpu().numpy()
             count, size = pictures.shape[:2]
             self._send({"imagined": count, "size": size}, np.concatenate(list(pictures), axis=1))

@@ -92,17 +92,24 @@ class ResultFile:
                         f"resume {path}: expected {name} {header[name]}, found "
                         f"{found.get(name)}; give the options of the first run"
                     )
-            self._rewrite(found)  # a last line that an interruption cut is dropped
+            self._header = found
+            self._rewrite()  # a last line that an interruption cut is dropped
         else:
             if not path.resolve().parent.is_dir():
                 raise InputError(
                     f"out {path}: expected an existing folder, found no {path.resolve().parent}"
                 )
-            self._rewrite(header)
+            self._header = header
+            self._rewrite()
 
-    def _rewrite(self, header: dict[str, Any]) -> None:
-        lines = [json.dumps({"header": header})] + [json.dumps(asdict(r)) for r in self.rows]
+    def _rewrite(self) -> None:
+        lines = [json.dumps({"header": self._header})] + [json.dumps(asdict(r)) for r in self.rows]
         disk.write_text(self.path, "\n".join(lines) + "\n")
+
+    def note(self, name: str, fact: Any) -> None:
+        """Add to a list in the header, of what is known only at the end."""
+        self._header = self._header | {name: [*self._header.get(name, []), fact]}
+        self._rewrite()
 
     def add(self, row: EpisodeResult) -> None:
         self.rows.append(row)

@@ -1,0 +1,195 @@
+"""From observations to raw actions, for one loop or for many at once.
+
+    pilot = Pilot(model, planner)
+    loop = pilot.loop(LoopConfig(horizon=5))
+
+A pilot keeps nothing between calls: what a loop remembers of its plans travels with the job and
+comes back with the plan, so that threads may share a pilot, and a plan that nobody wants any more
+leaves no trace.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from bilinear_wm.control.horizon import Course, LoopConfig
+from bilinear_wm.control.loop import Action, Delivery, Job, Loop, check_bounds
+from bilinear_wm.control.memory import PlanMemory
+from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.errors import InputError
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.planning.base import Plan, Planner, PlanProblem
+
+SHORTEST_S = 1e-4
+"""What a planner is given when encoding has used its time up."""
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """What the monitor found in the blocks of a job."""
+
+    alarms: int = 0
+    disagreement: float | None = None
+
+
+class Pilot:
+    """Encodes, watches, recalls and plans.
+
+    Args:
+        model: Encodes observations; knows the units of actions.
+        planner: Plans on the model's dynamics; may be exchanged at any time.
+        action_low: Smallest action, a number or one an entry.
+        action_high: Largest action.
+        monitor: Watches whether the model explains what happens; where it does not, plans begin
+            afresh.
+        memory: Gives plans that continue none something to begin from.
+        encode: Latents of a batch of observations, in the place of `model.encode`.
+    """
+
+    def __init__(
+        self,
+        model: WorldModel,
+        planner: Planner,
+        action_low: ArrayLike = -1.0,
+        action_high: ArrayLike = 1.0,
+        monitor: ActionMonitor | None = None,
+        memory: PlanMemory | None = None,
+        encode: Callable[[Any], Float[Tensor, "batch d"]] | None = None,
+    ) -> None:
+        self.model, self.planner = model, planner
+        self.monitor, self.memory = monitor, memory
+        self._encode = encode or model.encode
+        size = model.config.action_size
+        self.action_low, self.action_high = check_bounds(
+            _each("action_low", action_low, size), _each("action_high", action_high, size)
+        )
+        self.bounds = model.action_bounds(self.action_low, self.action_high)
+
+    def loop(self, config: LoopConfig, budget: int | None = None, **options: Any) -> Loop:
+        """A loop for this pilot to plan for; options are those of `Loop`."""
+        return Loop(
+            config, self.action_low, self.action_high, self.model.config.frame_skip, budget,
+            watched=self.monitor is not None, **options,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def plan(self, jobs: Sequence[Job], deadline_s: float | None = None) -> list[Delivery]:
+        """A plan for each job: one batch to encode, and one to plan for each horizon among them.
+
+        Args:
+            jobs: What to plan, each of another loop.
+            deadline_s: Return the best plans found after this many seconds, encoding included.
+        """
+        begun = time.perf_counter()
+        known = self._latents(jobs)
+        z0 = torch.stack([known[id(job.seen)] for job in jobs])
+        z_goal = torch.stack([known[id(job.goal)] for job in jobs])
+        watched = [self._watch(job, known) for job in jobs]
+        encoded = time.perf_counter()
+        distances = (z0 - z_goal).norm(dim=-1).tolist()
+        courses = [
+            _course(job, distance, found.alarms > 0)
+            for job, distance, found in zip(jobs, distances, watched, strict=True)
+        ]
+        starts = self._starts(courses, z0, z_goal)
+        plans: dict[int, Plan] = {}
+        for horizon in sorted({course.horizon for course in courses}):
+            chosen = [i for i, course in enumerate(courses) if course.horizon == horizon]
+            problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, *self.bounds)
+            left = None
+            if deadline_s is not None:
+                left = max(deadline_s - (time.perf_counter() - begun), SHORTEST_S)
+            start = torch.stack([starts[i] for i in chosen])
+            together = self.planner.plan(problem, warm_start=start, deadline_s=left)
+            plans |= zip(chosen, _apart(together), strict=True)
+        actions = [self.model.to_env_actions(plans[i].actions).cpu().numpy() for i in plans]
+        raw = dict(zip(plans, actions, strict=True))
+        share = 1 / len(jobs)
+        encode_s, plan_s = encoded - begun, time.perf_counter() - encoded
+        return [
+            Delivery(
+                raw[i],
+                plans[i],
+                replace(course, blocks=plans[i].actions, known=_kept(job, known)),
+                share * encode_s,
+                share * plan_s,
+                found.alarms,
+                found.disagreement,
+            )
+            for i, (job, course, found) in enumerate(zip(jobs, courses, watched, strict=True))
+        ]
+
+    def _latents(self, jobs: Sequence[Job]) -> dict[int, Tensor]:
+        """Latents by the identity of observations; what is known is not encoded again."""
+        known = {id(seen): z for job in jobs for seen, z in job.course.known}
+        wanted = [job.seen for job in jobs] + [job.goal for job in jobs]
+        if self.monitor is not None:
+            wanted += [end for job in jobs for b in job.blocks for end in (b.before, b.after)]
+        new = {id(seen): seen for seen in wanted if id(seen) not in known}
+        z = self._encode(np.stack(list(new.values())))
+        return known | dict(zip(new, z, strict=True))
+
+    def _watch(self, job: Job, known: dict[int, Tensor]) -> _Watched:
+        """Compare what was done with what the latents say."""
+        if self.monitor is None or not job.blocks:
+            return _Watched()
+        before = torch.stack([known[id(block.before)] for block in job.blocks])
+        after = torch.stack([known[id(block.after)] for block in job.blocks])
+        raw = torch.from_numpy(np.concatenate([block.actions for block in job.blocks]))
+        done = self.model.to_model_actions(raw.to(before))
+        values = self.monitor.disagreement(before, done, after)
+        alarms = int((values > self.monitor.threshold).sum())
+        return _Watched(alarms, float(values[-1]))
+
+    def _starts(self, courses: Sequence[Course], z0: Tensor, z_goal: Tensor) -> list[Tensor]:
+        """What each plan begins from, followed by rest: the plan before, a memory, or rest."""
+        found = [course.start for course in courses]
+        if self.memory is not None:
+            recalled = self.memory.recall(z0, z_goal)
+            both = zip(found, recalled, strict=True)
+            found = [old if own is None else own for own, old in both]
+        starts = []
+        for course, some in zip(courses, found, strict=True):
+            start = z0.new_zeros(course.horizon, self.planner.dynamics.action_size)
+            if some is not None:
+                start[: len(some)] = some[: course.horizon]
+            starts.append(start)
+        return starts
+
+
+def _course(job: Job, distance: float, alarm: bool) -> Course:
+    """Of the plan that a job asks for."""
+    course = job.course.afresh() if alarm else job.course
+    new_goal = all(seen is not job.goal for seen, _ in course.known)
+    return course.next(job.tick, distance, new_goal, job.blocks_left)
+
+
+def _kept(job: Job, known: dict[int, Tensor]) -> tuple[tuple[Any, Tensor], ...]:
+    """Latents that the next job of the loop may need."""
+    kept = (job.seen, job.goal, job.anchor)
+    return tuple((seen, known[id(seen)]) for seen in kept if id(seen) in known)
+
+
+def _apart(plan: Plan) -> list[Plan]:
+    """A batch of plans one by one."""
+    assert isinstance(plan.status, tuple)
+    assert isinstance(plan.iterations, tuple)
+    rows = zip(plan.actions, plan.latents, plan.cost, plan.status, plan.iterations, strict=True)
+    return [Plan(*row, plan.seconds) for row in rows]
+
+
+def _each(name: str, bound: ArrayLike, size: int) -> Action:
+    """A bound for every entry of an action."""
+    try:
+        return np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy()
+    except ValueError as error:
+        raise InputError(f"{name}: expected one number or {size}, found {bound!r}") from error

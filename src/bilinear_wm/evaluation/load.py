@@ -1,0 +1,90 @@
+"""Everything that plans for a task, from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from bilinear_wm.analysis.latents import encode_windows, episodes_for
+from bilinear_wm.control.memory import PlanMemory
+from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.control.pilot import Pilot
+from bilinear_wm.data.windows import EpisodeDataset
+from bilinear_wm.errors import InputError
+from bilinear_wm.models import load_model
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.options import make_config
+from bilinear_wm.planning import PLANNERS, Planner
+from bilinear_wm.tasks import make_task
+from bilinear_wm.tasks.base import Task
+
+MONITOR_WINDOWS = 1000
+
+
+class LoadedPlanner(NamedTuple):
+    """A model, a planner on its dynamics, and the task that draws what it sees."""
+
+    model: WorldModel
+    planner: Planner
+    camera: Task
+    bounds: tuple[Tensor, Tensor]
+
+
+def load_planner(
+    task: str, checkpoint: Path | None, planner: str, options: dict[str, Any]
+) -> LoadedPlanner:
+    """Everything that plans for a task, from a checkpoint."""
+    if checkpoint is None:
+        raise InputError(f"checkpoint: expected a trained model for {planner}, found none")
+    model = load_model(checkpoint).eval()
+    camera = checked_camera(model, task, checkpoint)
+    made = PLANNERS[planner](model.dynamics, make_planner_config(planner, options))
+    low, high = camera.action_space.low, camera.action_space.high  # type: ignore[attr-defined]
+    return LoadedPlanner(model, made, camera, model.action_bounds(low, high))
+
+
+def make_pilot(
+    loaded: LoadedPlanner, horizon: int, data: Path | None, monitor: bool, memory: bool
+) -> Pilot:
+    """A pilot with what is asked for, set by the data's training part: tasks are held out."""
+    model, space = loaded.model, loaded.camera.action_space
+    watch, recall = None, None
+    if monitor:
+        windows = _training_part(model, data, "monitor: expected `data`, which set its threshold")
+        z, actions, _ = encode_windows(model, windows, MONITOR_WINDOWS)
+        watch = ActionMonitor.calibrated(model, z, actions)
+    if memory:
+        windows = _training_part(model, data, "memory: expected `data`, whose windows it recalls")
+        recall = PlanMemory.of(model, windows, horizon)
+    low, high = space.low, space.high  # type: ignore[attr-defined]
+    return Pilot(model, loaded.planner, low, high, watch, recall)
+
+
+def _training_part(model: WorldModel, data: Path | None, complaint: str) -> EpisodeDataset:
+    if data is None:
+        raise InputError(f"{complaint}, found none")
+    return episodes_for(model, data)
+
+
+def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
+    """A task that draws pictures as the model knows them; refuses a model of another task."""
+    facts = model.config
+    if facts.task != task:
+        raise InputError(
+            f"checkpoint {checkpoint}: expected a model of {task}, found one of {facts.task}"
+        )
+    quality: Any = facts.render_quality if facts.render_quality != "unknown" else "faithful"
+    camera = make_task(task, facts.image_size, quality)
+    if facts.action_size != len(camera.action_names):
+        raise InputError(
+            f"checkpoint {checkpoint}: expected {len(camera.action_names)} numbers an action, "
+            f"found {facts.action_size}"
+        )
+    return camera
+
+
+def make_planner_config(planner: str, options: dict[str, Any]) -> Any:
+    """The planner's own configuration from plain options."""
+    return make_config(PLANNERS[planner].config_class, options, "planner_options")
