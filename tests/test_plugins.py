@@ -79,6 +79,13 @@ def test_every_stage_knows_it(way: str, tmp_path: Path) -> None:
     evaluate += ["--planner-options", '{"values": 3}', "--episodes", "3", "--out", str(results)]
     assert "rail @25, lattice: success" in bwm([*evaluate, *plugin], environment)
 
+    if way == "plugin":
+        moving = ["realtime", "--task", "rail", "--checkpoint", str(run), "--planner", "lattice"]
+        moving += ["--episodes", "2", "--latency-ms", "10", *plugin]
+        assert "lattice" in bwm(moving, environment)
+        look = ["geometry", "--checkpoint", str(run), "--data", str(data), *plugin]
+        assert "position" in bwm([*look, "--out", str(tmp_path / "geometry")], environment)
+
     # The report reads files alone: it needs neither the package nor the plugin.
     bwm(["report", str(tmp_path), "--out", str(tmp_path / "report")], {})
     with (tmp_path / "report" / "results.csv").open() as file:

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from bilinear_wm import disk
 from bilinear_wm.errors import InputError
-from bilinear_wm.models import BilinearWorldModel, checkpoint, load_model
+from bilinear_wm.models import checkpoint, load_model
+from bilinear_wm.models.bilinear import BilinearWorldModel
 
 from .conftest import small_model, windows
 
@@ -164,7 +165,7 @@ def test_missing_pieces(copy: Path, tmp_path: Path) -> None:
 
 
 def test_another_kind_is_refused(folder: Path) -> None:
-    from bilinear_wm.models import LeWorldModel
+    from bilinear_wm.models.lewm import LeWorldModel
 
     with pytest.raises(InputError, match="expected a lewm model, found bilinear"):
         LeWorldModel.from_pretrained(folder)

@@ -162,7 +162,8 @@ def probes(
         reader = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 4, 8)))
     else:
         reader = make_pipeline(KNeighborsRegressor(NEIGHBOURS))
-    predicted = reader.fit(z_fit, wanted).predict(z)
+    # A single variable would come back without its axis.
+    predicted = reader.fit(z_fit, wanted).predict(z).reshape(len(z), -1)
     scores = {}
     for column, (name, values) in enumerate(truth.items()):
         error = np.square(values - predicted[:, column]).mean()
