@@ -135,7 +135,7 @@ class GaussNewtonPlanner(Planner):
             self._kernel = kernel_for(dynamics, self._lift, config)
 
     def _search(self, search: Search) -> Found:
-        if self._kernel is not None:
+        if self._kernel is not None and self._kernel.plans(search.objective) and len(search.z0):
             # One after the other, and still faster than a batch in torch (docs/planning.md).
             if len(search.z0) == 1:
                 return self._kernel.search(search)
