@@ -221,12 +221,13 @@ def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int, refreshed: int)
     """
     horizon, m = actions.shape
     r, d = w.lift.shape[1], p.z0.shape[0]
-    gradient, hessian = ws.gradient, ws.hessian
+    gradient, hessian, where = ws.gradient, ws.hessian, ws.where
+    jacobians, latents, targets = ws.jacobians, ws.latents, p.targets
     k = 0
     for t in range(horizon):
         if is_refreshed(t, block, refreshed, horizon):
             for j in range(r):
-                ws.where[k, 0], ws.where[k, 1] = t, j
+                where[k, 0], where[k, 1] = t, j
                 total = 0.0
                 for i in range(m):
                     total += w.lift[i, j] * _action_gradient(p, actions, t, i)
@@ -234,24 +235,24 @@ def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int, refreshed: int)
                 k += 1
     for i in range(k):
         for j in range(i + 1):
-            row = ws.where[i, 0] * r + ws.where[i, 1]
-            hessian[i, j] = p.curvature[row, ws.where[j, 0] * r + ws.where[j, 1]]
+            row = where[i, 0] * r + where[i, 1]
+            hessian[i, j] = p.curvature[row, where[j, 0] * r + where[j, 1]]
     for t in range(horizon):
         weight = p.stages[t]
         if weight > 0:
             active = 0
-            while active < k and ws.where[active, 0] <= t:
+            while active < k and where[active, 0] <= t:
                 active += 1
             for i in range(active):
                 total = 0.0
                 for c in range(d):
-                    error = np.float64(ws.latents[t + 1, c]) - np.float64(p.targets[t, c])
-                    total += ws.jacobians[t, i, c] * error
+                    error = latents[t + 1, c] - targets[t, c]
+                    total += np.float64(jacobians[t, i, c]) * np.float64(error)
                 gradient[i] += weight * total
                 for j in range(i + 1):
-                    inner = 0.0
+                    inner = np.float32(0)
                     for c in range(d):
-                        inner += ws.jacobians[t, i, c] * ws.jacobians[t, j, c]
+                        inner += jacobians[t, i, c] * jacobians[t, j, c]
                     hessian[i, j] += weight * inner
     return k
 

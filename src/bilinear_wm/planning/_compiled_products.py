@@ -2,8 +2,9 @@
 
 BLAS libraries are made for taller matrices: they first copy the matrix into panels of their own,
 which costs more than multiplying it by a few rows. Here weights are kept as panels, see `panels`.
-A tile is up to six rows by sixteen columns: twelve registers of eight numbers. numba has no such
-registers, and its compiler does not find them in loops; hence the intrinsic.
+A tile is up to six rows by sixteen columns: twelve registers of eight numbers. (One row takes four
+panels at once, since fewer sums than eight wait for each other.) numba has no such registers, and
+its compiler does not find them in loops; hence the intrinsic.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(wide.reshape(depth, -1, WIDTH).transpose(1, 0, 2))
 
 
-def _tile(rows: int) -> Any:
-    """A function for tiles of that many rows."""
+def _tile(rows: int, neighbours: int = 1) -> Any:
+    """A function for tiles of that many rows, and panels beside each other."""
 
     @intrinsic
     def tile(_: Any, left: Any, start: Any, right: Any, at: Any, stride: Any, out: Any, to: Any):  # type: ignore[no-untyped-def]
@@ -48,9 +49,7 @@ def _tile(rows: int) -> Any:
 
     def _code(context: Any, b: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
-        left, right, out = (
-            context.make_array(kinds[i])(context, b, args[i]) for i in (0, 2, 5)
-        )
+        left, right, out = (context.make_array(kinds[i])(context, b, args[i]) for i in (0, 2, 5))
         start, at, stride, to = args[1], args[3], args[4], args[6]
         depth, wide = (cgutils.unpack_tuple(b, x.shape)[-1] for x in (left, out))
         vector = ir.VectorType(ir.FloatType(), LANES)
@@ -67,16 +66,21 @@ def _tile(rows: int) -> Any:
             return b.add(place, b.mul(length, ir.Constant(index, i)))
 
         zero, none = ir.Constant(vector, [0.0] * LANES), ir.Constant(vector, ir.Undefined)
-        grid = [(i, j) for i in range(rows) for j in range(VECTORS)]
+        gap = b.mul(depth, ir.Constant(index, WIDTH))  # between panels
+        columns = range(neighbours * VECTORS)
+        grid = [(i, j) for i in range(rows) for j in columns]
         sums = {place: cgutils.alloca_once_value(b, zero) for place in grid}
         with cgutils.for_range(b, depth) as loop:
             here = b.add(at, b.mul(loop.index, stride))
-            weights = [b.load(pointer(right, here, j), align=4) for j in range(VECTORS)]
+            weights = [
+                b.load(pointer(right, row(here, gap, j // VECTORS), j % VECTORS), align=4)
+                for j in columns
+            ]
             for i in range(rows):
                 x = b.load(b.gep(left.data, [b.add(row(start, depth, i), loop.index)]))
                 x = b.insert_element(none, x, ir.Constant(ir.IntType(32), 0))
                 x = b.shuffle_vector(x, none, ir.Constant(lanes, [0] * LANES))
-                for j in range(VECTORS):
+                for j in columns:
                     total = b.call(multiply_add, [x, weights[j], b.load(sums[i, j])])
                     b.store(total, sums[i, j])
         for i, j in grid:
@@ -87,6 +91,7 @@ def _tile(rows: int) -> Any:
 
 
 _ONE, _TWO, _THREE, _FOUR, _FIVE, _SIX = (_tile(rows) for rows in range(1, 7))
+_ONE_BY_FOUR, _THREE_BY_TWO = _tile(1, 4), _tile(3, 2)
 
 
 @compiled
@@ -116,8 +121,17 @@ def _tiles(left: Any, right: Any, at: int, stride: int, out: Any, column: int) -
 @compiled
 def products(left: Any, right: Any, out: Any) -> None:
     """out = left @ right, for `right` in panels."""
-    for panel in range(right.shape[0]):
-        at = panel * right.shape[1] * WIDTH
+    rows, size, first = left.shape[0], right.shape[1] * WIDTH, 0
+    if rows == 1:
+        first = right.shape[0] // 4 * 4
+        for panel in range(0, first, 4):
+            _ONE_BY_FOUR(left, 0, right, panel * size, WIDTH, out, panel * WIDTH)
+    elif rows == 3:
+        first = right.shape[0] // 2 * 2
+        for panel in range(0, first, 2):
+            _THREE_BY_TWO(left, 0, right, panel * size, WIDTH, out, panel * WIDTH)
+    for panel in range(first, right.shape[0]):
+        at = panel * size
         _tiles(left, right, at, WIDTH, out, panel * WIDTH)
 
 

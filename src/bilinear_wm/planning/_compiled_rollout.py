@@ -8,8 +8,10 @@ c = Q^T r, S = T T^T and b = R a - S c, a step is z' = A z + r + Q b, and a tang
 
 X is never formed. With sums over the rows behind and before,
 
-    (U b)_i = w_i (sum_{j>=i} b_j q_j) + q_i (sum_{j>i} b_j w_j),
-    (U^T c)_i = w_i (sum_{j<=i} c_j q_j) + q_i (sum_{j<i} c_j w_j).
+    (U b)_i = w_i (sum_{j>i} b_j q_j) + q_i (sum_{j>=i} b_j w_j),
+    (U^T c)_i = w_i (sum_{j<i} c_j q_j) + q_i (sum_{j<=i} c_j w_j),
+
+and the sums of w_j are, like w_j itself, the same combinations of M.^T for every tangent: `mixing`.
 """
 
 from __future__ import annotations
@@ -110,14 +112,15 @@ def directions(w: Any, ws: Any, passed: Any, q: Any) -> None:
     m, d = w.base.shape
     tilde, system, length = passed[: m * d].reshape(m, d), ws.system, ws.length
     tilde += w.base
+    wide, inverse = ws.wide, ws.inverse
     for i in range(m):
         for c in range(d):
-            ws.wide[i, c] = tilde[i, c]
+            wide[i, c] = tilde[i, c]
     for i in range(m):
         for j in range(i + 1):
             total = 0.0
             for c in range(d):
-                total += ws.wide[i, c] * ws.wide[j, c]
+                total += wide[i, c] * wide[j, c]
             system[i, j] = total
         length[i] = 1.0 / np.sqrt(system[i, i]) if system[i, i] > 0 else 1.0
     for i in range(m):
@@ -129,15 +132,15 @@ def directions(w: Any, ws: Any, passed: Any, q: Any) -> None:
         system[i, m + i] = 1.0
     for j in range(m):
         pivot = system[j, j] if system[j, j] > 1e-300 else 1e-300
-        share, upper = 1.0 / pivot, system[j]
+        share = 1.0 / pivot
         for i in range(j + 1, m):
-            factor, row = -share * system[i, j], system[i]
+            factor = -share * system[i, j]
             for c in range(2 * m):
-                row[c] += factor * upper[c]
+                system[i, c] += factor * system[j, c]
         root = np.sqrt(share)
         for c in range(m):
-            ws.inverse[j, c] = root * system[j, m + c] * length[c]
-    combine(ws.inverse, tilde, q)
+            inverse[j, c] = root * system[j, m + c] * length[c]
+    combine(inverse, tilde, q)
 
 
 @compiled
@@ -172,46 +175,49 @@ def _hold(w: Any, ws: Any, q: Any, r: Any) -> None:
 
 @compiled
 def _sums(ws: Any, q: Any, with_residual: bool) -> None:
-    """The sums of b_j q_j behind and of c_j q_j before each row; b and c are kept for `_carry`."""
-    m = q.shape[0]
-    ws.b[:] = ws.turned
-    ws.behind[m - 1] = ws.b[m - 1] * q[m - 1]
+    """The sums of b_j q_j behind and of c_j q_j before each row, and `mixing`."""
+    m, mixing, behind, before = q.shape[0], ws.mixing, ws.behind, ws.before
+    mixing[:m] = ws.inverse
+    behind[m - 1] = 0.0
+    mixing[2 * m - 1] = ws.turned[m - 1] * ws.inverse[m - 1]
     for i in range(m - 2, -1, -1):
-        ws.behind[i] = ws.behind[i + 1] + ws.b[i] * q[i]
+        behind[i] = behind[i + 1] + ws.turned[i + 1] * q[i + 1]
+        mixing[m + i] = mixing[m + i + 1] + ws.turned[i] * ws.inverse[i]
     if with_residual:
-        ws.c[:] = ws.along
-        ws.before[0] = ws.c[0] * q[0]
+        before[0] = 0.0
+        mixing[2 * m] = ws.along[0] * ws.inverse[0]
         for i in range(1, m):
-            ws.before[i] = ws.before[i - 1] + ws.c[i] * q[i]
+            before[i] = before[i - 1] + ws.along[i - 1] * q[i - 1]
+            mixing[2 * m + i] = mixing[2 * m + i - 1] + ws.along[i] * ws.inverse[i]
 
 
 @compiled
 def _carry(w: Any, ws: Any, passed: Any, q: Any, r: Any, r_dot: Any, row: Any) -> None:
     """Move one tangent by a step; `passed` is `wide` times it, and becomes `row`."""
     m, d = q.shape
-    turned, along, rows, total = ws.turned, ws.along, ws.w, ws.total
-    combine(ws.inverse, passed[: m * d].reshape(m, d), rows)
-    total[:] = 0.0
-    for i in range(m - 1, -1, -1):
-        inner, b = np.float32(0), ws.b[i]
-        wi, qi, sums = rows[i], q[i], ws.behind[i]
+    turned, along, mixed = ws.turned, ws.along, ws.mixed
+    behind, before = ws.behind, ws.before
+    with_residual = w.first.shape[0] > 0
+    count = 3 * m if with_residual else 2 * m
+    combine(ws.mixing[:count], passed[: m * d].reshape(m, d), mixed[:count])
+    # Rows are indexed in place: numba counts references to views, which takes longer.
+    for i in range(m):
+        inner = np.float32(0)
         for c in range(d):
-            inner += wi[c] * sums[c] + qi[c] * total[c]
-            total[c] += b * wi[c]
+            inner += mixed[i, c] * behind[i, c] + q[i, c] * mixed[m + i, c]
         turned[i] = -inner
-    row[:] = passed[m * d : m * d + d]
-    row += total
-    if w.first.shape[0] > 0:
-        row += r_dot
-        total[:] = r_dot
+    if with_residual:
         for i in range(m):
-            inner, b = np.float32(0), ws.c[i]
-            wi, qi, sums = rows[i], q[i], ws.before[i]
+            inner = np.float32(0)
             for c in range(d):
-                inner += wi[c] * (r[c] - sums[c]) + qi[c] * total[c]
-                total[c] -= b * wi[c]
+                inner += mixed[i, c] * (r[c] - before[i, c])
+                inner += q[i, c] * (r_dot[c] - mixed[2 * m + i, c])
             along[i] = inner
         _subtract(w.held, along, turned)
+    for c in range(d):
+        row[c] = passed[m * d + c] + mixed[m, c]  # A z. + W b
+    if with_residual:
+        row += r_dot
     _add(q, turned, row)
 
 
@@ -219,18 +225,18 @@ def _carry(w: Any, ws: Any, passed: Any, q: Any, r: Any, r_dot: Any, row: Any) -
 def _add(rows: Any, factors: Any, out: Any) -> None:
     """out += rows^T factors."""
     for i in range(rows.shape[0]):
-        factor, row = factors[i], rows[i]
+        factor = factors[i]
         for c in range(out.shape[0]):
-            out[c] += factor * row[c]
+            out[c] += factor * rows[i, c]
 
 
 @compiled
 def _subtract(matrix: Any, vector: Any, out: Any) -> None:
     """out -= matrix vector, for a symmetric matrix."""
     for j in range(matrix.shape[0]):
-        factor, row = vector[j], matrix[j]
+        factor = vector[j]
         for i in range(matrix.shape[0]):
-            out[i] -= factor * row[i]
+            out[i] -= factor * matrix[j, i]
 
 
 @compiled

@@ -68,13 +68,11 @@ class Workspace(NamedTuple):
     passed: F32  # (1 + k, (m + 1) d): ... and `wide` times them
     jacobians: F32  # (h, k, d)
     q: F32  # (m, d): Q^T
-    w: F32  # (m, d): W^T of a tangent
+    inverse: F32  # (m, m): L^-1
+    mixing: F32  # (3 m, m)
+    mixed: F32  # (3 m, d): W^T of a tangent, and sums of its rows
     behind: F32  # (m, d)
     before: F32  # (m, d)
-    total: F32  # (d)
-    inverse: F32  # (m, m)
-    b: F32  # (m)
-    c: F32  # (m)
     turned: F32  # (m)
     along: F32  # (m)
     wide: F64  # (m, d): M~^T
@@ -173,11 +171,16 @@ class Kernel:
         self._curvatures: dict[tuple[int, float, float], F64] = {}
         self._warm_up()
 
-    def plans(self, objective: Objective) -> bool:
-        """Whether it knows all terms: one Reach, at most one Effort and one Smoothness."""
+    def knows(self, objective: Objective) -> bool:
+        """Whether it plans for that: one Reach, at most one Effort and one Smoothness."""
         kinds = [type(term) for term in objective.terms]
-        known = {Reach, Effort, Smoothness}
-        return Reach in kinds and len(set(kinds)) == len(kinds) and known.issuperset(kinds)
+        steps = [t.env_action_size for t in objective.terms if isinstance(t, Smoothness)]
+        return (
+            Reach in kinds
+            and len(set(kinds)) == len(kinds)
+            and {Reach, Effort, Smoothness}.issuperset(kinds)
+            and {self._dynamics.env_action_size}.issuperset(steps)
+        )
 
     def search(self, search: Search) -> Found:
         """One problem: rank the candidates, descend from the best of them, keep the best plan."""
@@ -359,13 +362,11 @@ def _make_workspace(d: int, m: int, hidden: int, horizon: int, k: int) -> Worksp
         passed=single(1 + k, m * d + d),
         jacobians=single(horizon, k, d),
         q=single(m, d),
-        w=single(m, d),
+        inverse=single(m, m),
+        mixing=single(3 * m, m),
+        mixed=single(3 * m, d),
         behind=single(m, d),
         before=single(m, d),
-        total=single(d),
-        inverse=single(m, m),
-        b=single(m),
-        c=single(m),
         turned=single(m),
         along=single(m),
         wide=np.zeros((m, d)),
