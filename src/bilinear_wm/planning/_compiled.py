@@ -77,7 +77,7 @@ def _rank(w: Any, ws: Any, bs: Any, p: Any) -> None:
     of `spread`; the others add `noise` to it.
     """
     plans, costs = bs.plans, bs.costs
-    count, horizon, m = plans.shape
+    count = plans.shape[0]
     ws.latents[0] = p.z0
     products(ws.latents[:1], w.wide, ws.passed[:1])
     ws.first[:] = ws.passed[0]
