@@ -89,6 +89,15 @@ def test_plans_can_be_learned_from(kind: str) -> None:
     assert all(x.grad is not None for x in dynamics.parameters())
 
 
+def test_no_problems_give_no_plans(planner: Planner) -> None:
+    p = PlanProblem(torch.zeros(0, D), torch.zeros(0, D), 3)
+    plan = planner.plan(p)
+    assert plan.actions.shape == (0, 3, M)
+    assert plan.latents.shape == (0, 4, D)
+    assert plan.cost.shape == (0,)
+    assert plan.status == plan.iterations == ()
+
+
 @pytest.mark.parametrize("horizon", [1, 30])
 def test_short_and_long_horizons(planner: Planner, horizon: int) -> None:
     p = problem(batch=2, horizon=horizon)

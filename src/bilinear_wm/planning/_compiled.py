@@ -6,44 +6,107 @@ from typing import Any
 
 import numpy as np
 
+from bilinear_wm.planning._compiled_products import compiled, products
 from bilinear_wm.planning._compiled_rollout import (
-    add_base,
     cholesky,
-    compiled,
-    factor,
+    directions,
     is_refreshed,
-    products,
     roll_out,
     roll_out_many,
 )
 
-RUNNING, CONVERGED, DIVERGED = range(3)
+RUNNING, CONVERGED, DIVERGED, EXHAUSTED = range(4)
 SHORTEST = 2.0**-15  # sixteen halvings, as in gauss_newton.py
+LARGEST = 3.4e38  # of single precision: costs beyond are infinite
+UNRANKED = -1  # before the first descent
 
 
 @compiled
-def prepare(w: Any, ws: Any, p: Any) -> None:
-    """M~ of the first latent, which all plans of a problem share."""
+def search(w: Any, ws: Any, bs: Any, p: Any, budget: int) -> int:
+    """Rank the plans in `bs`, descend from the best, then from the best result; or go on with it.
+
+    Returns after `budget` iterations with RUNNING, else at the end, with the latents of the best
+    plan in the workspace. `bs.chosen`, `costs` and `counts` always hold the plans so far.
+    """
+    if bs.state[0] == UNRANKED:
+        _rank(w, ws, bs, p)
+        bs.state[0] = 0
+    starts = bs.chosen.shape[0]
+    last = starts if starts > 1 else 0
+    ending = RUNNING
+    while ending == RUNNING and budget > 0:
+        descent, done = bs.state
+        best = np.argmin(bs.chosen_costs)
+        i = descent if descent < starts else best
+        limit, tolerance = p.screened, max(p.screening, p.tolerance)
+        if descent == last:
+            limit, tolerance = p.iterations, p.tolerance
+        if done == 0:
+            ending = _begin(w, ws, p, bs.chosen[i])
+        if ending == RUNNING:
+            before = done
+            count = min(limit - done, budget)
+            ending, done = _iterate(w, ws, p, tolerance, bs.chosen[i], done, count)
+            bs.counts[i] += done - before
+            budget -= done - before
+            if ending == RUNNING and done == limit:
+                ending = EXHAUSTED
+        bs.chosen_costs[i] = ws.progress[0]
+        bs.state[1] = done
+        if ending != RUNNING and descent != last:
+            ending = RUNNING
+            bs.state[0], bs.state[1] = descent + 1, 0
+    if ending != RUNNING:
+        finish(w, ws, bs)
+    return ending
+
+
+@compiled
+def finish(w: Any, ws: Any, bs: Any) -> int:
+    """Leave the latents of the best plan in the workspace; returns its index."""
+    best = np.argmin(bs.chosen_costs)
+    roll_out(w, ws, bs.chosen[best], 0, 0, False)
+    return best
+
+
+@compiled
+def _rank(w: Any, ws: Any, bs: Any, p: Any) -> None:
+    """Make plans around the first, and choose the cheapest; see `GaussNewtonPlanner._starts`.
+
+    Half of the plans go down the gradient of the first, evenly spaced up to a root mean square
+    of `spread`; the others add `noise` to it.
+    """
+    plans, costs = bs.plans, bs.costs
+    count = plans.shape[0]
     ws.latents[0] = p.z0
     products(ws.latents[:1], w.wide, ws.passed[:1])
     ws.first[:] = ws.passed[0]
-    factor(ws, add_base(w, ws.first), ws.first_inverse)
+    directions(w, ws, ws.first, ws.first_q)
+    if count > 1:
+        _scatter(w, ws, bs, p)
+    roll_out_many(w, ws, bs, p, plans)
+    for i in range(count):
+        costs[i] = _finite(costs[i] + _action_cost(p, plans[i]))
+    for place in range(bs.chosen.shape[0]):
+        best = -1
+        for i in range(count):
+            if costs[i] >= 0 and (best < 0 or costs[i] < costs[best]):
+                best = i
+        bs.chosen[place] = plans[best]
+        bs.chosen_costs[place] = costs[best]
+        costs[best] = -1.0  # taken
 
 
 @compiled
-def rank(
-    w: Any, ws: Any, bs: Any, p: Any, plans: Any, noise: Any, aligned: int, spread: float
-) -> None:
-    """Make plans around the first, and find out what each costs; see `GaussNewtonPlanner._starts`.
-
-    `aligned` plans go down the gradient of the first, evenly spaced up to a root mean square of
-    `spread`; the others add `noise` to it.
-    """
+def _scatter(w: Any, ws: Any, bs: Any, p: Any) -> None:
+    """All plans but the first, from the gradient at the first and from the noise."""
+    plans = bs.plans
     count, horizon, m = plans.shape
+    aligned = count - 1 - bs.noise.shape[0]
     roll_out(w, ws, plans[0], 0, horizon, True)
-    _assemble(w, ws, p, plans[0], 0)
+    k = _assemble(w, ws, p, plans[0], 0, horizon)
     ws.step[:] = 0.0
-    for j in range(ws.gradient.shape[0]):
+    for j in range(k):
         if np.isfinite(ws.gradient[j]):
             for i in range(m):
                 ws.step[ws.where[j, 0], i] -= w.lift[i, ws.where[j, 1]] * ws.gradient[j]
@@ -57,18 +120,14 @@ def rank(
             for i in range(m):
                 value = plans[0, t, i]
                 if c <= aligned:
-                    value += spread * c / aligned * ws.step[t, i] / size
+                    value += p.spread * c / aligned * ws.step[t, i] / size
                 else:
-                    value += noise[c - 1 - aligned, t, i]
+                    value += bs.noise[c - 1 - aligned, t, i]
                 plans[c, t, i] = min(max(value, p.low[i]), p.high[i])
-    roll_out_many(w, ws, bs, p, plans)
-    for c in range(count):
-        total = bs.costs[c] + _action_cost(p, plans[c])
-        bs.costs[c] = total if np.isfinite(total) else np.inf
 
 
 @compiled
-def begin(w: Any, ws: Any, p: Any, actions: Any) -> int:
+def _begin(w: Any, ws: Any, p: Any, actions: Any) -> int:
     """Roll out the start; the workspace then holds its latents, Jacobians and cost."""
     roll_out(w, ws, actions, 0, p.refreshed, True)
     ws.progress[0] = _cost(ws, p, actions)
@@ -77,7 +136,9 @@ def begin(w: Any, ws: Any, p: Any, actions: Any) -> int:
 
 
 @compiled
-def iterate(w: Any, ws: Any, p: Any, actions: Any, first: int, count: int) -> Any:
+def _iterate(
+    w: Any, ws: Any, p: Any, tolerance: float, actions: Any, first: int, count: int
+) -> Any:
     """Up to `count` iterations from number `first` on; returns (ending, iterations done)."""
     horizon = actions.shape[0]
     for iteration in range(first, first + count):
@@ -86,7 +147,7 @@ def iterate(w: Any, ws: Any, p: Any, actions: Any, first: int, count: int) -> An
         upcoming = ((iteration + 1) * p.refreshed) % horizon
         promised = _direction(w, ws, p, actions, block)
         length, lower = 1.0, cost
-        while promised > p.tolerance * cost and length >= SHORTEST:
+        while promised > tolerance * cost and length >= SHORTEST:
             _try(ws, p, actions, length)
             roll_out(w, ws, ws.trial, upcoming, p.refreshed, length == 1.0)
             lower = _cost(ws, p, ws.trial)
@@ -97,14 +158,19 @@ def iterate(w: Any, ws: Any, p: Any, actions: Any, first: int, count: int) -> An
         if gained:
             actions[:] = ws.trial
             ws.progress[0] = lower
-        if length < 1.0 or (block != upcoming and not gained):
-            # The Jacobians at hand are not those of `actions` in the upcoming blocks.
-            roll_out(w, ws, actions, upcoming, p.refreshed, True)
-        small = not gained or not (cost - lower > p.tolerance * cost)
+        small = not gained or not (cost - lower > tolerance * cost)
         ws.progress[1] = ws.progress[1] + 1.0 if small else 0.0
         if ws.progress[1] >= p.rounds:
             return CONVERGED, iteration + 1
+        if length < 1.0 or (block != upcoming and not gained):
+            # The Jacobians at hand are not those of `actions` in the upcoming blocks.
+            roll_out(w, ws, actions, upcoming, p.refreshed, True)
     return RUNNING, first + count
+
+
+@compiled
+def _finite(cost: float) -> float:
+    return cost if cost <= LARGEST else np.inf
 
 
 @compiled
@@ -117,8 +183,7 @@ def _cost(ws: Any, p: Any, actions: Any) -> float:
             for i in range(p.z0.shape[0]):
                 error = np.float64(ws.latents[t + 1, i]) - np.float64(p.targets[t, i])
                 total += 0.5 * p.stages[t] * error * error
-    total += _action_cost(p, actions)
-    return total if np.isfinite(total) else np.inf
+    return _finite(total + _action_cost(p, actions))
 
 
 @compiled
@@ -149,19 +214,20 @@ def _action_gradient(p: Any, actions: Any, t: int, i: int) -> float:
 
 
 @compiled
-def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int) -> int:
+def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int, refreshed: int) -> int:
     """Gradient and Gauss-Newton Hessian in the refreshed blocks, from the Jacobians at hand.
 
     Returns how many directions there are.
     """
     horizon, m = actions.shape
     r, d = w.lift.shape[1], p.z0.shape[0]
-    gradient, hessian = ws.gradient, ws.hessian
+    gradient, hessian, where = ws.gradient, ws.hessian, ws.where
+    jacobians, latents, targets = ws.jacobians, ws.latents, p.targets
     k = 0
     for t in range(horizon):
-        if is_refreshed(t, block, p.refreshed, horizon):
+        if is_refreshed(t, block, refreshed, horizon):
             for j in range(r):
-                ws.where[k, 0], ws.where[k, 1] = t, j
+                where[k, 0], where[k, 1] = t, j
                 total = 0.0
                 for i in range(m):
                     total += w.lift[i, j] * _action_gradient(p, actions, t, i)
@@ -169,24 +235,24 @@ def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int) -> int:
                 k += 1
     for i in range(k):
         for j in range(i + 1):
-            row = ws.where[i, 0] * r + ws.where[i, 1]
-            hessian[i, j] = p.curvature[row, ws.where[j, 0] * r + ws.where[j, 1]]
+            row = where[i, 0] * r + where[i, 1]
+            hessian[i, j] = p.curvature[row, where[j, 0] * r + where[j, 1]]
     for t in range(horizon):
         weight = p.stages[t]
         if weight > 0:
             active = 0
-            while active < k and ws.where[active, 0] <= t:
+            while active < k and where[active, 0] <= t:
                 active += 1
             for i in range(active):
                 total = 0.0
                 for c in range(d):
-                    error = np.float64(ws.latents[t + 1, c]) - np.float64(p.targets[t, c])
-                    total += ws.jacobians[t, i, c] * error
+                    error = latents[t + 1, c] - targets[t, c]
+                    total += np.float64(jacobians[t, i, c]) * np.float64(error)
                 gradient[i] += weight * total
                 for j in range(i + 1):
-                    inner = 0.0
+                    inner = np.float32(0)
                     for c in range(d):
-                        inner += ws.jacobians[t, i, c] * ws.jacobians[t, j, c]
+                        inner += jacobians[t, i, c] * jacobians[t, j, c]
                     hessian[i, j] += weight * inner
     return k
 
@@ -199,14 +265,14 @@ def _direction(w: Any, ws: Any, p: Any, actions: Any, block: int) -> float:
     """
     m = actions.shape[1]
     gradient, hessian = ws.gradient, ws.hessian
-    k = _assemble(w, ws, p, actions, block)
+    k = _assemble(w, ws, p, actions, block, p.refreshed)
     for i in range(k):
         if not _free(w, ws, p, actions, i):
             gradient[i] = 0.0
             hessian[i, :i] = 0.0
-            hessian[i:, i] = 0.0
+            hessian[i:k, i] = 0.0
         hessian[i, i] += p.damping
-    cholesky(hessian)
+    cholesky(hessian[:k, :k])
     delta = ws.delta
     for i in range(k):
         total = -gradient[i]

@@ -136,12 +136,13 @@ class GaussNewtonPlanner(Planner):
             self._kernel = kernel_for(dynamics, self._lift, config)
 
     def _search(self, search: Search) -> Found:
-        if self._kernel is not None:
+        kernel = self._kernel if self._kernel and self._kernel.knows(search.objective) else None
+        if kernel is not None and len(search.z0) > 0:
             # One after the other, and still faster than a batch in torch (docs/planning.md).
             if len(search.z0) == 1:
-                return self._kernel.search(search)
+                return kernel.search(search)
             rows = torch.arange(len(search.z0))[:, None]
-            return _together([self._kernel.search(search.rows(row)) for row in rows])
+            return _together([kernel.search(search.rows(row)) for row in rows])
         starts = self._starts(search)
         batch, count = starts.shape[:2]
         tolerance = self.config.tolerance

@@ -1,11 +1,12 @@
 """One Gauss-Newton problem on one CPU core, compiled by numba.
 
 The maths is that of `gauss_newton.py` and `BilinearDynamics.step_jet`; what differs is the order
-of the work. M~ = B + C z is kept transposed, m rows of d numbers, so that every inner product
-runs along memory, and Q is never formed: Q b = M~ (L^-T b) and Q^T M. L^-T = L^-1 (M~^T M.) L^-T.
+of the work, see `_compiled_rollout.py`. Latents are rows of whole vector registers, filled up
+with zeros; M~ = B + C z and Q are kept transposed, as m such rows.
 The trial with the full step is rolled out together with its tangents: if it lowers the cost, as
 it mostly does, the next iteration finds its Jacobian ready. All memory belongs to a workspace
-that is made once for a thread and a horizon; the interpreter's lock is released while planning.
+that is made once for a thread and a horizon. A search is one call, which releases the
+interpreter's lock; with a deadline it is one call an iteration.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,46 +32,57 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LANES = 16
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+WIDTH = 16
+"""Numbers of a row come in multiples of this."""
+ENDINGS: tuple[Status, ...] = ("deadline", "converged", "diverged", "max_iterations")
+"""Of the compiled search, by its number; one that still runs was stopped by the clock."""
 
 
 class Weights(NamedTuple):
-    """The dynamics, laid out for the kernel."""
+    """The dynamics, laid out for the kernel; d and hidden are `padded`."""
 
     base: F32  # B^T, (m, d)
-    wide: F32  # C, transposed, and A as (m * d + d, d): wide @ z is C z, transposed, and A z
+    wide: F32  # C and A in panels: z @ wide is C z, transposed, and A z, (m + 1) * d numbers
     gain: F64  # R, (m, m)
     lift: F64  # E of one block, (m, r)
-    push: F64  # R E, (m, r)
-    held: F64  # S = T T^T of the residual's projection, (m, m)
-    first: F32  # the residual's layers, (hidden, w >= d + m); no rows if there is none ...
+    push: F32  # (R E)^T, (r, m)
+    held: F32  # S = T T^T of the residual's projection, (m, m)
+    entering: F32  # (r, hidden): the residual's first layer along E
+    first: F32  # the residual's layers in panels, (d + m, hidden); none if there is none ...
     first_bias: F32
     second: F32  # ... (hidden, hidden) ...
     second_bias: F32
-    third: F32  # ... and (d, hidden)
+    third: F32  # ... and (hidden, d)
     third_bias: F32
 
 
 class Workspace(NamedTuple):
-    """Every array that a search writes, for k directions."""
+    """Every array that a descent writes, for k directions."""
 
     latents: F32  # (h + 1, d)
-    first: F32  # (m * d + d): `wide` times the first latent, B added
-    first_inverse: F64  # (m, m)
+    first: F32  # ((m + 1) d): `wide` times the first latent, B added
+    first_q: F32  # (m, d): Q^T of the first latent
     rows: F32  # (1 + k, d): a latent and its tangents ...
-    passed: F32  # (1 + k, m * d + d): ... and `wide` times them
+    passed: F32  # (1 + k, (m + 1) d): ... and `wide` times them
     jacobians: F32  # (h, k, d)
-    mixed: F32  # (m, m): products of M~ with a tangent of it
-    gram: F64  # (m, m)
-    inverse: F64  # (m, m)
-    half: F64  # (m, m)
-    small: F64  # (7, m)
-    inputs: F32  # (1 + k, w): what the residual's layers get ...
+    q: F32  # (m, d): Q^T
+    inverse: F32  # (m, m): L^-1
+    mixing: F32  # (3 m, m)
+    mixed: F32  # (3 m, d): W^T of a tangent, and sums of its rows
+    behind: F32  # (m, d)
+    before: F32  # (m, d)
+    turned: F32  # (m)
+    along: F32  # (m)
+    wide: F64  # (m, d): M~^T
+    system: F64  # (m, 2 m)
+    length: F64  # (m)
+    inputs: F32  # (1 + k, d + m): what the residual's layers get ...
     hidden: F32  # (1 + k, hidden) ...
     deeper: F32  # (1 + k, hidden) ...
     outputs: F32  # (1 + k, d): ... and give, for a latent and its tangents
+    slope: F32  # (hidden)
     gradient: F64  # (k)
     hessian: F64  # (k, k)
     delta: F64  # (k)
@@ -83,11 +93,17 @@ class Workspace(NamedTuple):
 
 
 class Crowd(NamedTuple):
-    """Every array that ranking n plans at once writes."""
+    """The start and its n - 1 candidates, those that are chosen, and where the search is."""
 
+    plans: F64  # (n, h, m)
+    noise: F64  # of the random ones
+    chosen: F64  # (starts, h, m)
+    chosen_costs: F64  # (starts)
+    counts: NDArray[np.int64]  # (starts): iterations
+    state: NDArray[np.int64]  # number of the descent, and its iterations
     latents: F32  # (n, d)
-    passed: F32  # (n, m * d + d)
-    inputs: F32  # (n, w)
+    passed: F32  # (n, (m + 1) d)
+    inputs: F32  # (n, d + m)
     hidden: F32  # (n, hidden)
     deeper: F32  # (n, hidden)
     outputs: F32  # (n, d)
@@ -108,6 +124,10 @@ class Numbers(NamedTuple):
     high: F64
     damping: float
     tolerance: float
+    iterations: int
+    screening: float
+    screened: int
+    spread: float
     refreshed: int
     rounds: int
 
@@ -149,75 +169,39 @@ class Kernel:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._curvatures: dict[tuple[int, float, float], F64] = {}
-        self._noises: dict[int, F64] = {}
         self._warm_up()
+
+    def knows(self, objective: Objective) -> bool:
+        """Whether it plans for that: one Reach, at most one Effort and one Smoothness."""
+        kinds = [type(term) for term in objective.terms]
+        steps = [t.env_action_size for t in objective.terms if isinstance(t, Smoothness)]
+        return (
+            Reach in kinds
+            and len(set(kinds)) == len(kinds)
+            and {Reach, Effort, Smoothness}.issuperset(kinds)
+            and {self._dynamics.env_action_size}.issuperset(steps)
+        )
 
     def search(self, search: Search) -> Found:
         """One problem: rank the candidates, descend from the best of them, keep the best plan."""
-        weights, numbers = self._weights(), self._numbers(search)
-        horizon = search.start.shape[1]
-        space = self._workspace(horizon, numbers.refreshed)
-        self._compiled.prepare(weights, space, numbers)
-        starts = self._starts(weights, numbers, search)
-        if len(starts) == 1:
-            return self._descend(search, weights, numbers, space, starts[0])
-        rough = numbers._replace(tolerance=max(self._config.screening, numbers.tolerance))
-        screened: list[tuple[Found, F64]] = []
-        for start in starts:
-            if screened and search.out_of_time():
-                break
-            screened.append((self._descend(search, weights, rough, space, start), start))
-        before, best = min(screened, key=lambda pair: float(pair[0].cost[0]))
-        found = self._descend(search, weights, numbers, space, best)
-        return replace(found, iterations=(before.iterations[0] + found.iterations[0],))
-
-    def _starts(self, weights: Weights, numbers: Numbers, search: Search) -> Sequence[F64]:
-        """The counterpart of `GaussNewtonPlanner._starts`."""
-        config, (horizon, m) = self._config, search.start.shape[1:]
-        start = search.start[0].double().numpy()
-        if config.candidates == 0:
-            return (start.copy(),)
-        plans = np.empty((1 + config.candidates, horizon, m))
-        plans[0] = start
-        noise = self._noise(config.candidates // 2, horizon)
-        space, crowd = self._workspace(horizon, horizon), self._crowd()
-        every = numbers._replace(refreshed=horizon)
-        self._compiled.prepare(weights, space, every)
-        self._compiled.rank(
-            weights,
-            space,
-            crowd,
-            every,
-            plans,
-            noise,
-            config.candidates - len(noise),
-            config.spread,
-        )
-        best = np.argsort(crowd.costs, kind="stable")[: config.starts]
-        return [plans[i] for i in best]
-
-    def _descend(
-        self, search: Search, weights: Weights, numbers: Numbers, space: Workspace, actions: F64
-    ) -> Found:
-        """The counterpart of `GaussNewtonPlanner._descend_in_torch`; writes into `actions`."""
-        limit = self._config.iterations
+        compiled, weights, numbers = self._compiled, self._weights(), self._numbers(search)
+        space, crowd = self._memory(search.start.shape[1])
+        crowd.plans[0] = search.start[0].numpy()
+        crowd.state[:] = compiled.UNRANKED, 0
+        crowd.counts[:] = 0
         # A deadline is looked at between iterations; without one there is nothing to look at.
-        stride = limit if math.isinf(search.stop_at) else 1
-        done, ending = 0, self._compiled.begin(weights, space, numbers, actions)
-        status: Status = "max_iterations"
-        while ending == self._compiled.RUNNING and done < limit:
-            if search.out_of_time():
-                status = "deadline"
-                break
-            ending, done = self._compiled.iterate(weights, space, numbers, actions, done, stride)
-        if ending == self._compiled.CONVERGED:
-            status = "converged"
-        elif ending == self._compiled.DIVERGED:
-            status = "diverged"
-        found = search.clamp(torch.from_numpy(actions).float())  # rounded, and still in the box
-        latents = torch.from_numpy(space.latents.copy())
-        cost = torch.tensor([space.progress[0]], dtype=torch.float32)
-        return Found(found[None], cost, (status,), (done,), latents[None])
+        hurried = not math.isinf(search.stop_at)
+        ending = compiled.search(weights, space, crowd, numbers, 0 if hurried else 1 << 40)
+        while ending == compiled.RUNNING and not search.out_of_time():
+            ending = compiled.search(weights, space, crowd, numbers, 1)
+        if ending == compiled.RUNNING:
+            compiled.finish(weights, space, crowd)
+        best = int(crowd.chosen_costs.argmin())
+        cost = torch.tensor([crowd.chosen_costs[best]], dtype=torch.float32)
+        found = search.clamp(torch.from_numpy(crowd.chosen[best]).float())  # rounded, in the box
+        latents = torch.from_numpy(space.latents[:, : search.z0.shape[1]].copy())
+        status: Status = ENDINGS[ending]
+        return Found(found[None], cost, (status,), (int(crowd.counts[best]),), latents[None])
 
     def _weights(self) -> Weights:
         """The dynamics' parameters in the kernel's layout; laid out again when they change."""
@@ -240,8 +224,8 @@ class Kernel:
             elif isinstance(term, Smoothness):
                 smoothness = term.weight
         return Numbers(
-            z0=np.ascontiguousarray(search.z0[0].numpy()),
-            targets=np.ascontiguousarray(targets),
+            z0=_filled(search.z0[0].numpy()),
+            targets=_filled(targets),
             stages=stages,
             effort=effort,
             smoothness=smoothness,
@@ -251,6 +235,10 @@ class Kernel:
             high=np.full(m, np.inf) if search.high is None else search.high.double().numpy(),
             damping=config.damping,
             tolerance=config.tolerance,
+            iterations=config.iterations,
+            screening=config.screening,
+            screened=config.iterations,
+            spread=config.spread,
             refreshed=refreshed,
             rounds=math.ceil(horizon / refreshed),
         )
@@ -265,43 +253,21 @@ class Kernel:
             self._curvatures[key] = effort * full.T @ full + smoothness * changes.T @ changes
         return self._curvatures[key]
 
-    def _workspace(self, horizon: int, refreshed: int) -> Workspace:
-        """This thread's memory for plans of that shape."""
-        spaces: dict[tuple[int, int], Workspace]
+    def _memory(self, horizon: int) -> tuple[Workspace, Crowd]:
+        """This thread's, for plans of that length."""
+        spaces: dict[int, tuple[Workspace, Crowd]]
         spaces = self._local.__dict__.setdefault("spaces", {})
-        if (horizon, refreshed) not in spaces:
-            d, (m, r) = self._dynamics.latent_size, self._lift.shape
-            hidden = self._weights().first.shape[0]
-            spaces[horizon, refreshed] = _make_workspace(d, m, hidden, horizon, refreshed * r)
-        return spaces[horizon, refreshed]
-
-    def _crowd(self) -> Crowd:
-        """This thread's memory for the candidates."""
-        if not hasattr(self._local, "crowd"):
-            n, (d, m) = 1 + self._config.candidates, self._sizes
-            hidden = self._weights().first.shape[0]
-            self._local.crowd = Crowd(
-                latents=np.zeros((n, d), np.float32),
-                passed=np.zeros((n, m * d + d), np.float32),
-                inputs=np.zeros((n, padded(d + m)), np.float32),
-                hidden=np.zeros((n, hidden), np.float32),
-                deeper=np.zeros((n, hidden), np.float32),
-                outputs=np.zeros((n, d), np.float32),
-                costs=np.zeros(n),
+        if horizon not in spaces:
+            hidden = self._weights().entering.shape[1]
+            d, (m, r) = padded(self._dynamics.latent_size), self._lift.shape
+            config = self._config
+            random = random_offsets(config, self._lift, config.candidates // 2, horizon)
+            noise = random.double().numpy()
+            spaces[horizon] = (
+                _make_workspace(d, m, hidden, horizon, horizon * r),
+                _make_crowd(d, m, hidden, horizon, 1 + config.candidates, config.starts, noise),
             )
-        crowd: Crowd = self._local.crowd
-        return crowd
-
-    def _noise(self, count: int, horizon: int) -> F64:
-        """The random candidates, which are the same for every problem."""
-        if horizon not in self._noises:
-            made = random_offsets(self._config, self._lift, count, horizon)
-            self._noises[horizon] = made.double().numpy()
-        return self._noises[horizon]
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        return self._dynamics.latent_size, self._dynamics.action_size
+        return spaces[horizon]
 
     def _warm_up(self) -> None:
         """Compile now, not in the first tick of a control loop."""
@@ -309,58 +275,108 @@ class Kernel:
         start = torch.zeros(1, 2, m)
         objective = Objective((Reach(torch.ones(1, 2, d), (0.0, 1.0)),))
         bound = torch.ones(m)
-        self.search(Search(torch.zeros(1, d), objective, start, -bound, bound, math.inf))
+        # A deadline in the past compiles all of it, too.
+        self.search(Search(torch.zeros(1, d), objective, start, -bound, bound, 0.0))
 
 
 def padded(size: int) -> int:
-    """Up to whole vector registers: odd ends of inner products are slow."""
-    return -(-size // LANES) * LANES
+    """Up to whole panels."""
+    return -(-size // WIDTH) * WIDTH
+
+
+def _filled(rows: F32) -> F32:
+    """With zeros at the end, up to whole panels."""
+    missing = padded(rows.shape[-1]) - rows.shape[-1]
+    if missing:
+        rows = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, missing)])
+    return np.ascontiguousarray(rows)
 
 
 def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
-    spread = dynamics.C.detach().transpose(0, 1).reshape(-1, dynamics.latent_size)
-    wide = torch.cat([spread, dynamics.A.detach()])
-    gain, held = dynamics.R.detach().double().numpy(), lift.double().numpy()
+    from bilinear_wm.planning._compiled_products import panels
+
     m, d = dynamics.action_size, dynamics.latent_size
-    shapes = ((0, d + m), (0,), (0, 0), (0,), (d, 0), (d,))
-    layers = [np.zeros(shape, np.float32) for shape in shapes]
-    kept = np.zeros((m, m))
+    e, gain = lift.numpy(), dynamics.R.detach().numpy()
+    spread = np.concatenate([dynamics.C.detach().numpy(), dynamics.A.detach().numpy()[:, None]], 1)
+    wide = _filled(np.ascontiguousarray(spread.transpose(2, 1, 0)))  # (d, m + 1, d)
+    entering = np.zeros((e.shape[1], 0), np.float32)
+    first, second, third = (np.zeros((0, 1, 1), np.float32) for _ in range(3))
+    biases = [np.zeros(0, np.float32) for _ in range(3)]
+    held = np.zeros((m, m), np.float32)
     if isinstance(dynamics, ResidualDynamics):
         layers = [p.detach().numpy() for p in dynamics.residual.parameters()]
-        layers[0] = np.pad(layers[0], ((0, 0), (0, padded(d + m) - d - m)))
-        basis = dynamics.held_basis().detach().double().numpy()
-        kept = basis @ basis.T
+        weights, biases = [x.T for x in layers[::2]], [_filled(x) for x in layers[1::2]]
+        # Rows as well as columns are filled up: they meet the zeros at the end of latents.
+        entering = _filled(e.T @ weights[0][d:])
+        blank = np.zeros((padded(d) - d, weights[0].shape[1]), np.float32)
+        first = panels(np.concatenate([weights[0][:d], blank, weights[0][d:]]))
+        second, third = (panels(_filled(x.T).T) for x in weights[1:])
+        basis = dynamics.held_basis().detach().numpy()
+        held = basis @ basis.T
     return Weights(
-        base=np.ascontiguousarray(dynamics.B.detach().T.numpy()),
-        wide=np.ascontiguousarray(wide.numpy()),
-        gain=np.ascontiguousarray(gain),
-        lift=np.ascontiguousarray(held),
-        push=np.ascontiguousarray(gain @ held),
-        held=kept,
-        **{
-            name: np.ascontiguousarray(layer)
-            for name, layer in zip(Weights._fields[-6:], layers, strict=True)
-        },
+        base=_filled(dynamics.B.detach().T.numpy()),
+        wide=panels(_filled(wide.reshape(d, -1).T).T),
+        gain=np.ascontiguousarray(gain.astype(np.float64)),
+        lift=np.ascontiguousarray(e.astype(np.float64)),
+        push=np.ascontiguousarray((gain @ e).T),
+        held=held,
+        entering=entering,
+        first=first,
+        first_bias=biases[0],
+        second=second,
+        second_bias=biases[1],
+        third=third,
+        third_bias=biases[2],
+    )
+
+
+def _make_crowd(
+    d: int, m: int, hidden: int, horizon: int, n: int, starts: int, noise: F64
+) -> Crowd:
+    return Crowd(
+        plans=np.zeros((n, horizon, m)),
+        noise=noise,
+        chosen=np.zeros((starts, horizon, m)),
+        chosen_costs=np.zeros(starts),
+        counts=np.zeros(starts, np.int64),
+        state=np.zeros(2, np.int64),
+        latents=np.zeros((n, d), np.float32),
+        passed=np.zeros((n, m * d + d), np.float32),
+        inputs=np.zeros((n, d + m), np.float32),
+        hidden=np.zeros((n, hidden), np.float32),
+        deeper=np.zeros((n, hidden), np.float32),
+        outputs=np.zeros((n, d), np.float32),
+        costs=np.zeros(n),
     )
 
 
 def _make_workspace(d: int, m: int, hidden: int, horizon: int, k: int) -> Workspace:
+    def single(*shape: int) -> F32:
+        return np.zeros(shape, np.float32)
+
     return Workspace(
-        latents=np.zeros((horizon + 1, d), np.float32),
-        first=np.zeros(m * d + d, np.float32),
-        first_inverse=np.zeros((m, m)),
-        rows=np.zeros((1 + k, d), np.float32),
-        passed=np.zeros((1 + k, m * d + d), np.float32),
-        jacobians=np.zeros((horizon, k, d), np.float32),
-        mixed=np.zeros((m, m), np.float32),
-        gram=np.zeros((m, m)),
-        inverse=np.zeros((m, m)),
-        half=np.zeros((m, m)),
-        small=np.zeros((7, m)),
-        inputs=np.zeros((1 + k, padded(d + m)), np.float32),
-        hidden=np.zeros((1 + k, hidden), np.float32),
-        deeper=np.zeros((1 + k, hidden), np.float32),
-        outputs=np.zeros((1 + k, d), np.float32),
+        latents=single(horizon + 1, d),
+        first=single(m * d + d),
+        first_q=single(m, d),
+        rows=single(1 + k, d),
+        passed=single(1 + k, m * d + d),
+        jacobians=single(horizon, k, d),
+        q=single(m, d),
+        inverse=single(m, m),
+        mixing=single(3 * m, m),
+        mixed=single(3 * m, d),
+        behind=single(m, d),
+        before=single(m, d),
+        turned=single(m),
+        along=single(m),
+        wide=np.zeros((m, d)),
+        system=np.zeros((m, 2 * m)),
+        length=np.zeros(m),
+        inputs=single(1 + k, d + m),
+        hidden=single(1 + k, hidden),
+        deeper=single(1 + k, hidden),
+        outputs=single(1 + k, d),
+        slope=single(hidden),
         gradient=np.zeros(k),
         hessian=np.zeros((k, k)),
         delta=np.zeros(k),

@@ -1,0 +1,142 @@
+"""Products of a few rows with a matrix, in tiles that stay in vector registers.
+
+BLAS libraries are made for taller matrices: they first copy the matrix into panels of their own,
+which costs more than multiplying it by a few rows. Here weights are kept as panels, see `panels`.
+A tile is up to six rows by sixteen columns: twelve registers of eight numbers. (One row takes four
+panels at once, since fewer sums than eight wait for each other.) numba has no such registers, and
+its compiler does not find them in loops; hence the intrinsic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from bilinear_wm.planning.kernel import WIDTH, padded
+
+LANES = 8
+VECTORS = WIDTH // LANES
+
+compiled = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+
+
+def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(depth, columns) as (columns / WIDTH, depth, WIDTH), the last panel filled with zeros."""
+    depth, columns = matrix.shape
+    wide = np.pad(matrix, ((0, 0), (0, padded(columns) - columns)))
+    return np.ascontiguousarray(wide.reshape(depth, -1, WIDTH).transpose(1, 0, 2))
+
+
+def _tile(rows: int, neighbours: int = 1) -> Any:
+    """A function for tiles of that many rows, and panels beside each other."""
+
+    @intrinsic
+    def tile(_: Any, left: Any, start: Any, right: Any, at: Any, stride: Any, out: Any, to: Any):  # type: ignore[no-untyped-def]
+        """out = left @ right for two-dimensional arrays of float32, out and left by whole rows.
+
+        `start`, `at` and `to` count numbers from the arrays' beginnings, `stride` those from one
+        row of `right` to the next.
+        """
+        place = types.intp
+        signature = types.void(left, place, right, place, place, out, place)
+        return signature, _code
+
+    def _code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        kinds = signature.args
+        left, right, out = (context.make_array(kinds[i])(context, b, args[i]) for i in (0, 2, 5))
+        start, at, stride, to = args[1], args[3], args[4], args[6]
+        depth, wide = (cgutils.unpack_tuple(b, x.shape)[-1] for x in (left, out))
+        vector = ir.VectorType(ir.FloatType(), LANES)
+        index, lanes = ir.IntType(64), ir.VectorType(ir.IntType(32), LANES)
+        multiply_add = cgutils.get_or_insert_function(
+            b.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32"
+        )
+
+        def pointer(array: Any, place: Any, column: int) -> Any:
+            place = b.add(place, ir.Constant(index, LANES * column))
+            return b.bitcast(b.gep(array.data, [place]), vector.as_pointer())
+
+        def row(place: Any, length: Any, i: int) -> Any:
+            return b.add(place, b.mul(length, ir.Constant(index, i)))
+
+        zero, none = ir.Constant(vector, [0.0] * LANES), ir.Constant(vector, ir.Undefined)
+        gap = b.mul(depth, ir.Constant(index, WIDTH))  # between panels
+        columns = range(neighbours * VECTORS)
+        grid = [(i, j) for i in range(rows) for j in columns]
+        sums = {place: cgutils.alloca_once_value(b, zero) for place in grid}
+        with cgutils.for_range(b, depth) as loop:
+            here = b.add(at, b.mul(loop.index, stride))
+            weights = [
+                b.load(pointer(right, row(here, gap, j // VECTORS), j % VECTORS), align=4)
+                for j in columns
+            ]
+            for i in range(rows):
+                x = b.load(b.gep(left.data, [b.add(row(start, depth, i), loop.index)]))
+                x = b.insert_element(none, x, ir.Constant(ir.IntType(32), 0))
+                x = b.shuffle_vector(x, none, ir.Constant(lanes, [0] * LANES))
+                for j in columns:
+                    total = b.call(multiply_add, [x, weights[j], b.load(sums[i, j])])
+                    b.store(total, sums[i, j])
+        for i, j in grid:
+            b.store(b.load(sums[i, j]), pointer(out, row(to, wide, i), j), align=4)
+        return context.get_dummy_value()
+
+    return tile
+
+
+_ONE, _TWO, _THREE, _FOUR, _FIVE, _SIX = (_tile(rows) for rows in range(1, 7))
+_ONE_BY_FOUR, _THREE_BY_TWO = _tile(1, 4), _tile(3, 2)
+
+
+@compiled
+def _tiles(left: Any, right: Any, at: int, stride: int, out: Any, column: int) -> None:
+    """The columns from `column` on of out = left @ right; tiles are about equally high."""
+    rows, depth, wide = left.shape[0], left.shape[1], out.shape[1]
+    i, count = 0, -(-rows // 6)
+    while i < rows:
+        height = -(-(rows - i) // count)
+        start, to = i * depth, i * wide + column
+        if height == 6:
+            _SIX(left, start, right, at, stride, out, to)
+        elif height == 5:
+            _FIVE(left, start, right, at, stride, out, to)
+        elif height == 4:
+            _FOUR(left, start, right, at, stride, out, to)
+        elif height == 3:
+            _THREE(left, start, right, at, stride, out, to)
+        elif height == 2:
+            _TWO(left, start, right, at, stride, out, to)
+        else:
+            _ONE(left, start, right, at, stride, out, to)
+        i += height
+        count -= 1
+
+
+@compiled
+def products(left: Any, right: Any, out: Any) -> None:
+    """out = left @ right, for `right` in panels."""
+    rows, size, first = left.shape[0], right.shape[1] * WIDTH, 0
+    if rows == 1:
+        first = right.shape[0] // 4 * 4
+        for panel in range(0, first, 4):
+            _ONE_BY_FOUR(left, 0, right, panel * size, WIDTH, out, panel * WIDTH)
+    elif rows == 3:
+        first = right.shape[0] // 2 * 2
+        for panel in range(0, first, 2):
+            _THREE_BY_TWO(left, 0, right, panel * size, WIDTH, out, panel * WIDTH)
+    for panel in range(first, right.shape[0]):
+        at = panel * size
+        _tiles(left, right, at, WIDTH, out, panel * WIDTH)
+
+
+@compiled
+def combine(left: Any, right: Any, out: Any) -> None:
+    """out = left @ right, for `right` as it is, with whole panels of columns."""
+    for column in range(0, right.shape[1], WIDTH):
+        _tiles(left, right, column, right.shape[1], out, column)
