@@ -107,7 +107,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "three of five blocks": {"refreshed_blocks": 3},
     "smooth": {"smoothness": 0.1},
-    "stages": {"stage_weight": 0.1},
+    "stages": {"path_weight": 0.1},
     "every action by itself": {"coherent": False},
     "no effort": {"effort": 0.0},
     "candidates": {"candidates": 16, "spread": 0.5},
@@ -260,7 +260,7 @@ def test_a_path_is_followed() -> None:
     path = reachable[1:].detach()
     through = PlanProblem(p.z0, path[-1], 5, path=path)
     for compiled in (True, False):
-        config = GaussNewtonConfig(effort=0, stage_weight=1.0, coherent=False, compiled=compiled)
+        config = GaussNewtonConfig(effort=0, path_weight=1.0, coherent=False, compiled=compiled)
         plan = GaussNewtonPlanner(dynamics, config).plan(through)
         assert (plan.latents[1:] - path).norm() < 0.05 * (path - p.z0).norm()
 

@@ -2,13 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
+import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.tasks import task_class
 
 RIDGE = 1e-4
+
+Variables = Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """Physical variables as W z + b, by ridge regression on standardised latents.
+
+    Attributes:
+        names: Of the variables.
+        matrix: W.
+        offset: b.
+        std: Of each variable in the data that it was fitted to.
+    """
+
+    names: tuple[str, ...]
+    matrix: Float[Tensor, "n d"]
+    offset: Float[Tensor, " n"]
+    std: Float[Tensor, " n"]
+
+    @classmethod
+    def fitted(cls, z: Float[Tensor, "samples d"], variables: Variables) -> Self:
+        """The probe of some latents and the variables that belong to them."""
+        inputs = z.double().cpu().numpy()
+        mean, std = inputs.mean(0), inputs.std(0) + 1e-12
+        x = np.concatenate([(inputs - mean) / std, np.ones((len(inputs), 1))], axis=1)
+        y = np.stack(list(variables.values()), axis=1)
+        penalty = RIDGE * len(x) * np.eye(x.shape[1])
+        weights = np.linalg.solve(x.T @ x + penalty, x.T @ y)
+        matrix = weights[:-1] / std[:, None]
+        offset = weights[-1] - mean @ matrix
+        found = (torch.from_numpy(part) for part in (matrix.T.copy(), offset, y.std(0) + 1e-12))
+        return cls(tuple(variables), *found)
+
+    def read(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n"]:
+        """The variables of latents."""
+        return z.to(self.matrix) @ self.matrix.T + self.offset
+
+    def scores(self, z: Float[Tensor, "samples d"], variables: Variables) -> dict[str, float]:
+        """R^2 of each variable on other latents."""
+        found = self.read(z.cpu()).numpy()
+        return {
+            name: float(1 - np.square(truth - read).mean() / max(truth.var(), 1e-12))
+            for (name, truth), read in zip(variables.items(), found.T, strict=True)
+        }
 
 
 def probe(
@@ -18,20 +69,7 @@ def probe(
     z: Tensor,
     states: NDArray[np.float64],
 ) -> dict[str, float]:
-    """R^2 of a ridge regression from latents to each state variable, on held-out data."""
-    inputs, test = (x.flatten(0, 1).double().cpu().numpy() for x in (z_fit, z))
-    mean, std = inputs.mean(0), inputs.std(0) + 1e-12
-    x, x_test = (_with_ones((a - mean) / std) for a in (inputs, test))
+    """R^2 of a linear probe of each of a task's variables, on held-out data."""
     targets = task_class(task).probe_targets
-    y, y_test = (targets(s.reshape(-1, s.shape[-1])) for s in (states_fit, states))
-    penalty = RIDGE * len(x) * np.eye(x.shape[1])
-    weights = np.linalg.solve(x.T @ x + penalty, x.T @ np.stack(list(y.values()), axis=1))
-    scores = {}
-    for column, (name, truth) in enumerate(y_test.items()):
-        residual = np.square(truth - x_test @ weights[:, column]).mean()
-        scores[name] = float(1 - residual / max(truth.var(), 1e-12))
-    return scores
-
-
-def _with_ones(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    fit, test = (targets(s.reshape(-1, s.shape[-1])) for s in (states_fit, states))
+    return LinearProbe.fitted(z_fit.flatten(0, 1), fit).scores(z.flatten(0, 1), test)

@@ -6,10 +6,13 @@ from bilinear_wm.planning.cem import CEMConfig, CEMPlanner
 from bilinear_wm.planning.gauss_newton import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.planning.icem import ICEMConfig, ICEMPlanner
 from bilinear_wm.planning.mppi import MPPIConfig, MPPIPlanner
+from bilinear_wm.planning.objective import Term
+from bilinear_wm.planning.terms import ActionLimit, KeepOut, StateGoal, StatePath
 from bilinear_wm.registry import PLANNERS
 
 __all__ = [
     "PLANNERS",
+    "ActionLimit",
     "AdamConfig",
     "AdamPlanner",
     "CEMConfig",
@@ -18,10 +21,14 @@ __all__ = [
     "GaussNewtonPlanner",
     "ICEMConfig",
     "ICEMPlanner",
+    "KeepOut",
     "MPPIConfig",
     "MPPIPlanner",
     "Plan",
     "PlanProblem",
     "Planner",
     "PlannerConfig",
+    "StateGoal",
+    "StatePath",
+    "Term",
 ]

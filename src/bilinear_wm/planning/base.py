@@ -46,29 +46,40 @@ class PlanProblem:
 
     Attributes:
         z0: The latent now, (d) or (batch, d).
-        z_goal: The latent to reach, of the same shape.
+        z_goal: The latent to reach, of the same shape; None where `terms` say what to reach.
         horizon: Blocks to plan.
         action_low: Lower bounds of a block in model units, see `WorldModel.action_bounds`.
         action_high: Upper bounds.
         path: Latents to pass after each block, (horizon, d) or (batch, horizon, d); counts where
-            the planner's `stage_weight` is positive. By default the goal itself.
+            the planner's `path_weight` is positive. By default the goal itself.
+        terms: Further costs, such as those of `planning/terms.py`.
     """
 
     z0: Tensor
-    z_goal: Tensor
+    z_goal: Tensor | None
     horizon: int = 5
     action_low: Tensor | None = None
     action_high: Tensor | None = None
     path: Tensor | None = None
+    terms: tuple[Term, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.horizon, int) or self.horizon < 1:
             raise InputError(f"horizon: expected at least one block, found {self.horizon!r}")
-        if self.z0.ndim not in (1, 2) or self.z0.shape != self.z_goal.shape:
+        goal = self.z0 if self.z_goal is None else self.z_goal
+        if self.z0.ndim not in (1, 2) or self.z0.shape != goal.shape:
             raise InputError(
                 "z0, z_goal: expected two latents (d) or two batches (batch, d), found "
-                f"{tuple(self.z0.shape)} and {tuple(self.z_goal.shape)}"
+                f"{tuple(self.z0.shape)} and {tuple(goal.shape)}"
             )
+        if self.z_goal is None and (not self.terms or self.path is not None):
+            raise InputError(
+                "z_goal: expected a latent to reach, or terms that say what to reach, and no path "
+                f"without one; found none, {len(self.terms)} terms and "
+                f"{'no path' if self.path is None else 'a path'}"
+            )
+        if not all(isinstance(term, Term) for term in self.terms):
+            raise InputError(f"terms: expected objects of class Term, found {self.terms!r}")
         shape = (*self.z0.shape[:-1], self.horizon, self.z0.shape[-1])
         if self.path is not None and self.path.shape != shape:
             raise InputError(f"path: expected shape {shape}, found {tuple(self.path.shape)}")
@@ -105,21 +116,21 @@ class PlannerConfig:
 
     Attributes:
         goal_weight: lambda_g of the paper's table, on 1/2 |z_H - z_goal|^2.
-        stage_weight: The same for the latents on the way, against the path or the goal.
+        path_weight: The same for the latents on the way, against the path or the goal.
         effort: c, on 1/2 |a|^2.
         smoothness: On half the squared changes between consecutive environment actions.
         seed: Of whatever is random; the same call gives the same plan.
     """
 
     goal_weight: float = 1.0
-    stage_weight: float = 0.0
+    path_weight: float = 0.0
     effort: float = 0.0
     smoothness: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for name in ("goal_weight", "stage_weight", "effort", "smoothness"):
+        for name in ("goal_weight", "path_weight", "effort", "smoothness"):
             require(name, getattr(self, name) >= 0, "a number that is not negative", self)
 
 
@@ -213,7 +224,8 @@ class Planner(abc.ABC):
         if low is not None:
             start = start.clamp(low, high)
         stop_at = torch.inf if deadline_s is None else begun + deadline_s
-        search = Search(z0, self._objective(goal, path), start, low, high, stop_at)
+        objective = self._objective(problem, goal, path)
+        search = Search(z0, objective, start, low, high, stop_at)
         everything = bool(usable.all())
         found = self._search(search) if everything else self._search_some(search, usable)
         latents = found.latents
@@ -257,7 +269,7 @@ class Planner(abc.ABC):
         like = next(iter(self.dynamics.parameters()))  # type: ignore[attr-defined]
         batch = problem.z0.shape[:-1]
         z0 = problem.z0.to(like).view(-1, d)
-        goal = problem.z_goal.to(like).view(-1, d)
+        goal = z0 if problem.z_goal is None else problem.z_goal.to(like).view(-1, d)
         path = goal[:, None].expand(-1, h, -1)
         if problem.path is not None:
             path = problem.path.to(like).view(-1, h, d)
@@ -279,11 +291,13 @@ class Planner(abc.ABC):
             )
         return z0, goal, path, start, low.to(like), high.to(like)
 
-    def _objective(self, goal: Tensor, path: Tensor) -> Objective:
-        config, horizon = self.config, path.shape[1]
-        targets = torch.cat([path[:, :-1], goal[:, None]], dim=1)
-        weights = (config.stage_weight,) * (horizon - 1) + (config.goal_weight,)
-        terms: list[Term] = [Reach(targets, weights)]
+    def _objective(self, problem: PlanProblem, goal: Tensor, path: Tensor) -> Objective:
+        config = self.config
+        terms = list(problem.terms)
+        if problem.z_goal is not None:
+            targets = torch.cat([path[:, :-1], goal[:, None]], dim=1)
+            weights = (config.path_weight,) * (problem.horizon - 1) + (config.goal_weight,)
+            terms.insert(0, Reach(targets, weights))
         if config.effort:
             terms.append(Effort(config.effort))
         if config.smoothness:

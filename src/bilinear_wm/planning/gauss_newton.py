@@ -163,7 +163,8 @@ class GaussNewtonPlanner(Planner):
     def _descend(
         self, search: Search, actions: Float[Tensor, "batch h m"], tolerance: float
     ) -> Found:
-        if self._bilinear is None:  # a dynamics of the user's may differentiate inside
+        own = not search.objective.built_in or self._bilinear is None
+        if own:  # a dynamics or a cost of the user's may differentiate inside
             return self._descend_in_torch(search, actions, tolerance)
         with torch.inference_mode():  # a fifth faster than without gradients
             found = self._descend_in_torch(search, actions, tolerance)

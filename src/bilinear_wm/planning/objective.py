@@ -149,6 +149,11 @@ class Objective:
 
     terms: tuple[Term, ...]
 
+    @property
+    def built_in(self) -> bool:
+        """Whether all its terms are of this file."""
+        return all(type(term) in (Reach, Effort, Smoothness) for term in self.terms)
+
     def value(self, latents: Tensor, actions: Tensor) -> Float[Tensor, "batch samples"]:
         """The cost of several plans a problem; infinite where a prediction overflowed."""
         total = self.terms[0].value(latents, actions)
