@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bilinear_wm.control.horizon import Course, LoopConfig, Observation
+from bilinear_wm.control.monitor import Block, Trail
 from bilinear_wm.errors import InputError
 from bilinear_wm.planning.base import Plan
 
@@ -24,8 +25,6 @@ log = logging.getLogger(__name__)
 
 Action = NDArray[np.float32]
 Source = Literal["plan", "best-so-far", "rest", "hold"]
-BLOCKS_KEPT = 32
-"""Blocks that wait for the monitor at most, while a plan is made."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +39,6 @@ class Tick:
     reason: str
     """Why it holds; empty otherwise."""
     action: Action
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block as it happened, for the monitor."""
-
-    before: Observation
-    actions: Action
-    """Raw, one row a tick."""
-    after: Observation
 
 
 @dataclass(frozen=True)
@@ -69,9 +58,9 @@ class Job:
     blocks_left: int | None = None
     """Blocks that may still be executed, the last perhaps in part."""
     blocks: tuple[Block, ...] = ()
-    """What happened since the last job, as far as both ends of a block were seen."""
+    """What happened since the last job."""
     anchor: Observation | None = None
-    """Where the next of them begins."""
+    """Where the next block begins."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +125,7 @@ class Loop:
         self._arrived: Source | None = None
         self._coming: tuple[int, Job, Delivery] | None = None
         self._course = Course(config, frame_skip)
-        self._anchor: Observation | None = None
-        self._since_anchor: list[Action] = []
-        self._blocks: deque[Block] = deque(maxlen=BLOCKS_KEPT)
+        self._trail = Trail(frame_skip)
         self.sources: Counter[str] = Counter()
         """How often each source was used."""
         self.reasons: Counter[str] = Counter()
@@ -157,11 +144,7 @@ class Loop:
         self._seen, self._seen_at = (seen if finite else None), at
         self._problem = "" if finite else "observation is not finite"
         self._observations += 1
-        if len(self._since_anchor) == self._skip and self._anchor is not None and finite:
-            self._blocks.append(Block(self._anchor, np.array(self._since_anchor), seen))
-        elif len(self._since_anchor) < self._skip and self._anchor is not None and finite:
-            return  # amid a block
-        self._anchor, self._since_anchor = self._seen, []
+        self._trail.observe(self._seen)
 
     def set_goal(self, goal: Observation) -> None:
         if not np.isfinite(goal).all():
@@ -183,7 +166,7 @@ class Loop:
     @property
     def wants_look(self) -> bool:
         """Whether it is time to observe: for a plan, or for the monitor at the end of a block."""
-        return self.wants_plan or (self._watched and len(self._since_anchor) == self._skip)
+        return self.wants_plan or (self._watched and self._trail.block_ends)
 
     @property
     def ready(self) -> bool:
@@ -198,11 +181,9 @@ class Loop:
         self._planned = self._observations
         course = self._course if self._queue else replace(self._course, blocks=None)
         left = None if self._budget is None else -(-(self._budget - self._ticks) // self._skip)
-        blocks = tuple(self._blocks)
-        self._blocks.clear()
         return Job(
             self._seen, self._goal, self._observations, self._ticks, self._executed, course, left,
-            blocks, self._anchor,
+            self._trail.take(), self._trail.anchor,
         )  # fmt: skip
 
     def deliver(self, job: Job, made: Delivery, delay: int = 0) -> None:
@@ -247,7 +228,6 @@ class Loop:
             if reason != "no plan":
                 self._queue.clear()
                 self._valid_from = self._observations + 1
-                self._anchor, self._since_anchor = None, []
         else:
             source, action = self._arrived or "rest", self._queue.popleft()
             self._executed += 1
@@ -256,9 +236,7 @@ class Loop:
         self.sources[source] += 1
         if reason:
             self.reasons[reason] += 1
-        self._since_anchor.append(action)
-        if len(self._since_anchor) > self._skip:  # its end was not seen
-            self._anchor, self._since_anchor = None, []
+        self._trail.act(action)
         late = 0.0 if due is None else now - due
         done = Tick(self._ticks, now, late, source, reason, action.copy())  # type: ignore[arg-type]
         self._ticks += 1
