@@ -63,7 +63,7 @@ def test_the_rest_is_the_next_warm_start() -> None:
 def test_plans_that_do_not_arrive_get_more_time() -> None:
     sizes: dict[str, Any] = {"horizon": 1, "max_horizon": 3}
     assert horizons(range(40), **sizes)[::5] == [1, 2, 1, 3, 2, 1, 3, 2]
-    arrived = {tick: 0.0 for tick in range(5, 10)}
+    arrived = dict.fromkeys(range(5, 10), 0.0)
     assert horizons(range(10), arrived, **sizes)[::5] == [1, 1]
     assert horizons(range(25), new_goals=(15,), **sizes)[::5] == [1, 2, 1, 1, 2]
     # A new goal does not wait for the long plan's end.

@@ -46,7 +46,7 @@ def noting(pilot: Pilot) -> list[int]:
 def test_goals_are_encoded_once() -> None:
     pilot, _ = make_pilot()
     counts = noting(pilot)
-    bodies = [(Camera(lambda i, s=s: picture(100 * s + i)), pilot.loop(LoopConfig())) for s in (1, 2)]
+    bodies = [(Camera(picture), pilot.loop(LoopConfig())) for _ in range(2)]
     for seed, (_, loop) in enumerate(bodies):
         loop.set_goal(picture(seed + 7))
     for _ in range(3):
