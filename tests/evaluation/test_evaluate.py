@@ -350,16 +350,16 @@ def test_memory_recalls_the_nearest_window(tworoom_file: Path, checkpoint: Path)
     assert evaluate(some, progress=False).episodes == 3
 
 
-def test_the_monitor_watches_whole_plans_too(tworoom_file: Path, checkpoint: Path) -> None:
-    """One that is never content fires for each block that a later plan could look at."""
+def test_the_monitor_watches_whole_plans_too(
+    tworoom_file: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is never content fires for every block before a later plan."""
+    monkeypatch.setattr(
+        ActionMonitor, "calibrated", lambda model, *_: ActionMonitor(model.dynamics, -1.0)
+    )
     config = EvaluateConfig("tworoom", checkpoint, data=tworoom_file, offset=10, episodes=3,
-                            horizon=2, monitor=True, floors=False)  # fmt: skip
-    never = replace_threshold(-1.0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ActionMonitor, "calibrated", never)
-        found = evaluate(config, progress=False)
-    assert found.alarms == 3 * 2  # of four blocks, two were executed before the second plan
-
-
-def replace_threshold(value: float) -> Callable[..., ActionMonitor]:
-    return lambda model, *_: ActionMonitor(model.dynamics, value)
+                            horizon=2, monitor=True, floors=False,
+                            out=tmp_path / "r.jsonl")  # fmt: skip
+    assert evaluate(config, progress=False).alarms > 0
+    for row in read_results(tmp_path / "r.jsonl")[1]:
+        assert row.alarms == 2 * max(row.plans - 1, 0)

@@ -156,12 +156,9 @@ class Loop:
     @property
     def wants_plan(self) -> bool:
         """Whether it is time to begin a plan."""
-        if self._coming is not None:
-            return False
-        if self.config.replan == "always" or not self._queue:
-            return True
         every = self.config.replan
-        return isinstance(every, int) and self._of_plan >= every * self._skip
+        due = isinstance(every, int) and self._of_plan >= every * self._skip
+        return self._coming is None and (due or every == "always" or not self._queue)
 
     @property
     def wants_look(self) -> bool:
@@ -256,15 +253,12 @@ class Body(Protocol):
 
     def look(self, loop: Loop) -> None:
         """Tell the loop what is seen, and wanted."""
-        ...
 
     def planned(self, made: Delivery) -> None:
         """A plan was made."""
-        ...
 
     def act(self, tick: Tick) -> None:
         """Do what a tick decided."""
-        ...
 
 
 def step_together(
