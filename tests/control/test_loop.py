@@ -179,9 +179,9 @@ def test_lateness_is_told() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "options", "message"),
     [
-        (-LIMIT, math.nan * LIMIT, {}, "action_low, action_high: expected as many numbers"),
+        (-LIMIT, math.nan * LIMIT, {}, "action_low, action_high: expected one number or 2"),
         (LIMIT, -LIMIT, {}, "the first no larger than the second"),
-        (-LIMIT, np.ones(3), {}, "action_low, action_high: expected as many numbers"),
+        (-LIMIT, np.ones(3), {}, "action_low, action_high: expected one number or 2"),
         (-LIMIT, LIMIT, {"hold": [0, math.nan]}, "hold: expected 2 finite numbers"),
         (-LIMIT, LIMIT, {"max_age_s": math.nan}, "max_age_s: expected more than 0, found nan"),
         (-LIMIT, LIMIT, {"max_age_s": -1.0}, "max_age_s: expected more than 0"),

@@ -56,6 +56,18 @@ def test_goals_are_encoded_once() -> None:
     assert counts == [4, 2, 2, 3]
 
 
+def test_what_is_seen_is_always_encoded() -> None:
+    pilot, _ = make_pilot()
+    loop, frame = pilot.loop(LoopConfig()), picture(1)
+    body = Camera(lambda _: frame)  # a camera that writes over its picture
+    loop.set_goal(picture(99))
+    for seed in (1, 2):
+        frame[:] = picture(seed)
+        step_together([(body, loop)], pilot.plan)
+        z = pilot.model.encode(picture(seed))
+        torch.testing.assert_close(body.made[-1].plan.latents[0], z, rtol=1e-4, atol=1e-4)
+
+
 def test_loops_with_different_horizons_plan_together() -> None:
     pilot, planner = make_pilot()
     loops = [pilot.loop(LoopConfig(horizon)) for horizon in (3, 2, 3)]
@@ -166,7 +178,7 @@ def test_a_deadline_counts_encoding() -> None:
     [
         ((math.nan, 1.0), "action_low, action_high: expected"),
         ((1.0, -1.0), "the first no larger than the second"),
-        ((-1.0, [1.0, 1.0, 1.0]), "action_high: expected one number or 2"),
+        ((-1.0, [1.0, 1.0, 1.0]), "action_high: expected one number or 2 each"),
     ],
 )
 def test_bad_bounds_are_refused(bounds: tuple[Any, Any], message: str) -> None:

@@ -106,7 +106,7 @@ class Loop:
         max_age_s: float = math.inf,
         watched: bool = False,
     ) -> None:
-        self._low, self._high = check_bounds(action_low, action_high)
+        self._low, self._high = action_box(action_low, action_high, len(action_low))
         wanted = np.zeros_like(self._low) if hold is None else np.asarray(hold, np.float32)
         if wanted.shape != self._low.shape or not np.isfinite(wanted).all():
             raise InputError(f"hold: expected {self._low.size} finite numbers, found {hold!r}")
@@ -287,12 +287,18 @@ def step_together(
         body.act(loop.tick(now))
 
 
-def check_bounds(low: ArrayLike, high: ArrayLike) -> tuple[Action, Action]:
-    """Both in single precision; refuses what is no box."""
-    lowest, highest = np.asarray(low, np.float32), np.asarray(high, np.float32)
-    if lowest.shape != highest.shape or not (lowest <= highest).all():
+def action_box(low: ArrayLike, high: ArrayLike, size: int) -> tuple[Action, Action]:
+    """Bounds for every entry of an action; refuses what is no box."""
+    try:
+        lowest, highest = (
+            np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy() for bound in (low, high)
+        )
+        sound = bool((lowest <= highest).all())
+    except ValueError:
+        sound = False
+    if not sound:
         raise InputError(
-            "action_low, action_high: expected as many numbers, the first no larger than the "
-            f"second (and none NaN), found {lowest}, {highest}"
+            f"action_low, action_high: expected one number or {size} each, the first no larger "
+            f"than the second (and none NaN), found {low!r}, {high!r}"
         )
     return lowest, highest
