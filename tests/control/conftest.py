@@ -141,7 +141,9 @@ def make_controller(
     pilot, planner = make_pilot(delay_s=delay_s, every=every)
     # No deadline: on a busy machine all plans would miss a period's.
     options = {"deadline_s": math.inf} | options
-    return RealTimeController(pilot, control_hz, config, **options), planner
+    return RealTimeController(
+        pilot.model, pilot.planner, control_hz, config, pilot=pilot, **options
+    ), planner
 
 
 def drive(made: RealTimeController, until: Callable[[], bool], limit_s: float = 60.0) -> None:

@@ -299,15 +299,15 @@ Change = Callable[[EvaluateConfig, Path], EvaluateConfig]
     ("change", "message"),
     [
         (lambda c, d: replace(c, task="pusht"), "expected a model of pusht, found one of tworoom"),
-        (lambda c, d: replace(c, planner="magic"), "--planner: expected one of"),
+        (lambda c, d: replace(c, planner="magic"), "planner: expected one of"),
         (lambda c, d: replace(c, checkpoint=None), "expected a trained model"),
         (lambda c, d: replace(c, offset=500, data=d), "expected episodes of more than 500 steps"),
         (lambda c, d: replace(c, episodes=0), "expected at least 1"),
         (lambda c, d: replace(c, episodes=100_000, data=d), "starts"),
         (lambda c, d: replace(c, out=Path("/nowhere/r.jsonl")), "expected an existing folder"),
-        (lambda c, d: replace(c, planner_options={"speed": 1}), "--planner-options"),
+        (lambda c, d: replace(c, planner_options={"speed": 1}), "planner_options: unknown speed"),
         (lambda c, d: replace(c, replan_every=9), "replan_every: expected 1 to 5"),
-        (lambda c, d: replace(c, monitor=True), "--monitor: expected --data"),
+        (lambda c, d: replace(c, monitor=True), "monitor: expected `data`"),
     ],
 )
 def test_bad_input_is_refused(
@@ -344,7 +344,7 @@ def test_memory_recalls_the_nearest_window(tworoom_file: Path, checkpoint: Path)
     found = memory.recall(z[[4, 9], 0] + 0.01, z[[4, 9], -1])
     torch.testing.assert_close(found, actions[[4, 9]])
     config = EvaluateConfig("tworoom", checkpoint, memory=True, horizon=2, floors=False)
-    with pytest.raises(InputError, match="--memory: expected --data"):
+    with pytest.raises(InputError, match="memory: expected `data`"):
         evaluate(config, progress=False)
     some = replace(config, data=tworoom_file, offset=10, episodes=3)
     assert evaluate(some, progress=False).episodes == 3

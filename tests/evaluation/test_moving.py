@@ -174,11 +174,11 @@ def test_latency_is_measured_on_request() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"planner": "none"}, "--planner: expected one of gauss-newton"),
-        ({"control_hz": 0.0}, "--control-hz: expected more than 0, found 0.0"),
-        ({"control_hz": float("inf")}, "--control-hz: expected more than 0, found inf"),
-        ({"latency_ms": -1.0}, "--latency-ms: expected 0 or more, found -1.0"),
-        ({"latency_ms": float("inf")}, "--latency-ms: expected 0 or more, found inf"),
+        ({"planner": "none"}, "planner: expected one of gauss-newton"),
+        ({"control_hz": 0.0}, "control_hz: expected more than 0, found 0.0"),
+        ({"control_hz": float("inf")}, "control_hz: expected more than 0, found inf"),
+        ({"latency_ms": -1.0}, "latency_ms: expected 0 or more, found -1.0"),
+        ({"latency_ms": float("inf")}, "latency_ms: expected 0 or more, found inf"),
         ({"replan": "sometimes"}, "replan: expected one of exhausted, always"),
         ({"protocol": "none"}, "protocol: expected one of paper, controller"),
     ],
