@@ -70,7 +70,9 @@ def main() -> None:
         last = tick.time
 
     pilot = Pilot(loaded.model, loaded.planner)
-    controller = RealTimeController(pilot, options.hz, act=act, on_tick=on_tick)
+    controller = RealTimeController(
+        pilot.model, pilot.planner, options.hz, pilot=pilot, act=act, on_tick=on_tick
+    )
     controller.set_goal(loaded.camera.picture(env.goal))
     controller.observe(loaded.camera.picture(env.state))
     busy = multiprocessing.Process(target=stress, daemon=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,20 +14,23 @@ import torch
 
 from bilinear_wm import recipes
 from bilinear_wm.cli import main
-from bilinear_wm.control.horizon import MPCConfig
+from bilinear_wm.control.horizon import LoopConfig, Replan
+from bilinear_wm.control.loop import Job
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.data.collect import EVALUATION_STREAM, CollectConfig, collect, episode_seed
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation import evaluate as evaluation
-from bilinear_wm.evaluation.attempt import Episode, ModelPolicy
+from bilinear_wm.evaluation.attempt import Attempt, run, side_by_side
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
 from bilinear_wm.evaluation.goals import StartGoal, goals_from_data, simulated_goals
+from bilinear_wm.evaluation.load import make_planner_config
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.reporting.results import compare, rate, read_results
 from bilinear_wm.tasks import make_task, task_class
+from bilinear_wm.tasks.base import Task
 from bilinear_wm.tasks.tworoom import WALL_X
 from tests.models.conftest import small_model
 
@@ -68,11 +71,18 @@ class Oracle:
         return getattr(self._model, name)
 
 
-def oracle_policy(execute: int | None = None) -> tuple[ModelPolicy, WorldModel]:
+def oracle() -> Pilot:
     model: WorldModel = Oracle()  # type: ignore[assignment]
-    planner = GaussNewtonPlanner(model.dynamics, GaussNewtonConfig(effort=1e-4))
-    mpc = MPCConfig(5, execute)
-    return ModelPolicy(model, planner, mpc, model.action_bounds(-1, 1)), model
+    return Pilot(model, GaussNewtonPlanner(model.dynamics, GaussNewtonConfig(effort=1e-4)))
+
+
+def attempts(
+    tasks: list[StartGoal], camera: Task, size: int, config: LoopConfig
+) -> Iterator[Attempt]:
+    """By a perfect model, so many side by side."""
+    envs = [make_task("tworoom", 8) for _ in range(size)]
+    groups = side_by_side(tasks, envs, lambda task, env: Attempt(task, env, camera, 50))
+    return run(groups, oracle(), config)
 
 
 def tworoom_tasks(same_room: bool, count: int = 12) -> list[StartGoal]:
@@ -81,21 +91,17 @@ def tworoom_tasks(same_room: bool, count: int = 12) -> list[StartGoal]:
     return [replace(t, index=i) for i, t in enumerate(fitting[:count])]
 
 
-@pytest.mark.parametrize("execute", [None, 1, 2])
-def test_a_perfect_model_solves_what_no_wall_blocks(execute: int | None) -> None:
-    policy, _ = oracle_policy(execute)
-    camera = make_task("tworoom", 64)
+@pytest.mark.parametrize("replan", ["exhausted", 1, 2])
+def test_a_perfect_model_solves_what_no_wall_blocks(replan: Replan) -> None:
     tasks = tworoom_tasks(same_room=True)
-    envs = [make_task("tworoom", 8) for _ in range(5)]
-    config = EvaluateConfig("tworoom")
     rows = []
-    for episode in evaluation._run(tasks, policy, envs, camera, config):
-        rows.append(episode.result())
-        assert np.abs(episode.actions).max(initial=0) <= 1
+    for attempt in attempts(tasks, make_task("tworoom", 64), 5, LoopConfig(5, replan)):
+        rows.append(attempt.result())
+        assert np.abs(attempt.actions).max(initial=0) <= 1
     assert sorted(row.index for row in rows) == list(range(len(tasks)))
-    kept = episode.result(trajectory=True).trajectory
-    assert len(kept) == episode.steps + 1
-    np.testing.assert_allclose(kept[0], episode.task.start, atol=1e-3)
+    kept = attempt.result(trajectory=True).trajectory
+    assert len(kept) == attempt.steps + 1
+    np.testing.assert_allclose(kept[0], attempt.task.start, atol=1e-3)
     for row in rows:
         assert row.success
         assert row.trajectory == []
@@ -104,15 +110,13 @@ def test_a_perfect_model_solves_what_no_wall_blocks(execute: int | None) -> None
 
 
 def test_nothing_is_drawn_between_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, _ = oracle_policy()
     camera = make_task("tworoom", 64)
     drawn: list[np.ndarray] = []
     picture = camera.picture
     monkeypatch.setattr(camera, "picture", lambda s: drawn.append(s) or picture(s))
     tasks = tworoom_tasks(same_room=False, count=4)
-    envs = [make_task("tworoom", 8) for _ in range(4)]
-    episodes = list(evaluation._run(tasks, policy, envs, camera, EvaluateConfig("tworoom")))
-    assert len(drawn) == len(tasks) + sum(e.plans for e in episodes)
+    ended = list(attempts(tasks, camera, 4, LoopConfig(5, "exhausted")))
+    assert len(drawn) == len(tasks) + sum(attempt.plans for attempt in ended)
 
 
 def test_groups_and_single_episodes_agree(checkpoint: Path) -> None:
@@ -179,20 +183,20 @@ def test_an_interruption_keeps_what_is_finished(
     config = EvaluateConfig(
         "tworoom", checkpoint, episodes=6, out=out, floors=False, one_by_one=True
     )
-    decide, calls = ModelPolicy.decide, [0]
+    plan, calls = Pilot.plan, [0]
 
-    def interrupting(self: ModelPolicy, episodes: list[Episode]) -> object:
+    def interrupting(self: Pilot, jobs: list[Job]) -> object:
         calls[0] += 1
         if calls[0] > 5:
             raise KeyboardInterrupt
-        return decide(self, episodes)
+        return plan(self, jobs)
 
-    monkeypatch.setattr(ModelPolicy, "decide", interrupting)
+    monkeypatch.setattr(Pilot, "plan", interrupting)
     with pytest.raises(KeyboardInterrupt):
         evaluate(config, progress=False)
     kept = len(read_results(out)[1])
     assert 1 <= kept < 6
-    monkeypatch.setattr(ModelPolicy, "decide", decide)
+    monkeypatch.setattr(Pilot, "plan", plan)
     assert evaluate(replace(config, resume=True), progress=False).episodes == 6
 
 
@@ -236,7 +240,7 @@ def test_distance_agrees_with_success(task_name: str) -> None:
 
 
 def test_the_monitor_sees_a_push_and_nothing_else() -> None:
-    _, model = oracle_policy()
+    model = oracle().model
     assert isinstance(model.dynamics, BilinearDynamics)
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(500, 12, generator=generator)
@@ -295,15 +299,15 @@ Change = Callable[[EvaluateConfig, Path], EvaluateConfig]
     ("change", "message"),
     [
         (lambda c, d: replace(c, task="pusht"), "expected a model of pusht, found one of tworoom"),
-        (lambda c, d: replace(c, planner="magic"), "--planner: expected one of"),
+        (lambda c, d: replace(c, planner="magic"), "planner: expected one of"),
         (lambda c, d: replace(c, checkpoint=None), "expected a trained model"),
         (lambda c, d: replace(c, offset=500, data=d), "expected episodes of more than 500 steps"),
         (lambda c, d: replace(c, episodes=0), "expected at least 1"),
         (lambda c, d: replace(c, episodes=100_000, data=d), "starts"),
         (lambda c, d: replace(c, out=Path("/nowhere/r.jsonl")), "expected an existing folder"),
-        (lambda c, d: replace(c, planner_options={"speed": 1}), "--planner-options"),
+        (lambda c, d: replace(c, planner_options={"speed": 1}), "planner_options: unknown speed"),
         (lambda c, d: replace(c, replan_every=9), "replan_every: expected 1 to 5"),
-        (lambda c, d: replace(c, monitor=True), "--monitor: expected --data"),
+        (lambda c, d: replace(c, monitor=True), "monitor: expected `data`"),
     ],
 )
 def test_bad_input_is_refused(
@@ -324,7 +328,7 @@ def test_episodes_of_another_task_are_refused(checkpoint: Path, tmp_path: Path) 
 def test_the_papers_settings() -> None:
     config = recipes.evaluation("reacher", "gauss-newton", paper_settings=True)
     assert config.horizon == 3
-    made = evaluation.make_planner_config(config.planner, config.planner_options)
+    made = make_planner_config(config.planner, config.planner_options)
     assert (made.candidates, made.spread, made.iterations, made.refreshed_blocks) == (
         64,
         2.0,
@@ -340,23 +344,22 @@ def test_memory_recalls_the_nearest_window(tworoom_file: Path, checkpoint: Path)
     found = memory.recall(z[[4, 9], 0] + 0.01, z[[4, 9], -1])
     torch.testing.assert_close(found, actions[[4, 9]])
     config = EvaluateConfig("tworoom", checkpoint, memory=True, horizon=2, floors=False)
-    with pytest.raises(InputError, match="--memory: expected --data"):
+    with pytest.raises(InputError, match="memory: expected `data`"):
         evaluate(config, progress=False)
     some = replace(config, data=tworoom_file, offset=10, episodes=3)
     assert evaluate(some, progress=False).episodes == 3
 
 
-def test_a_plan_begins_where_the_memory_says() -> None:
-    policy, _ = oracle_policy()
-    seen: list[torch.Tensor] = []
-    plan = policy.planner.plan
-
-    def noting(problem: object, **options: object) -> object:
-        seen.append(options["warm_start"])  # type: ignore[arg-type]
-        return plan(problem, **options)  # type: ignore[arg-type]
-
-    policy.planner.plan = noting  # type: ignore[assignment]
-    policy.memory = PlanMemory(torch.zeros(1, 6, 12), torch.full((1, 5, 10), 0.3))
-    env, camera = make_task("tworoom", image_size=8), make_task("tworoom", image_size=32)
-    policy.decide([Episode(tworoom_tasks(same_room=True)[0], env, camera, 50)])
-    torch.testing.assert_close(seen[0], torch.full((1, 5, 10), 0.3))
+def test_the_monitor_watches_whole_plans_too(
+    tworoom_file: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is never content fires for every block before a later plan."""
+    monkeypatch.setattr(
+        ActionMonitor, "calibrated", lambda model, *_: ActionMonitor(model.dynamics, -1.0)
+    )
+    config = EvaluateConfig("tworoom", checkpoint, data=tworoom_file, offset=10, episodes=3,
+                            horizon=2, monitor=True, floors=False,
+                            out=tmp_path / "r.jsonl")  # fmt: skip
+    assert evaluate(config, progress=False).alarms > 0
+    for row in read_results(tmp_path / "r.jsonl")[1]:
+        assert row.alarms == 2 * max(row.plans - 1, 0)

@@ -3,73 +3,126 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bilinear_wm.cli import main
+from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.control.loop import Delivery, Job
+from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation import evaluate as evaluation, live, moving as realtime
+from bilinear_wm.evaluation import live, moving
+from bilinear_wm.evaluation.attempt import Attempt, run
 from bilinear_wm.evaluation.goals import StartGoal
-from bilinear_wm.evaluation.moving import Pursuit, RealtimeConfig, run_realtime
+from bilinear_wm.evaluation.load import LoadedPlanner
+from bilinear_wm.evaluation.moving import RealtimeConfig, begin, run_realtime
 from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
+from bilinear_wm.planning.base import Plan
 from bilinear_wm.reporting.results import read_results
 from bilinear_wm.tasks import make_task
-from tests.evaluation.test_evaluate import Oracle
+from tests.evaluation.test_evaluate import Oracle, oracle as oracle_pilot, tworoom_tasks
 
 FAR = StartGoal(0, 0, 0, np.array([40.0, 180.0]), np.array([190.0, 180.0]))
 
 
-def pursuit(budget: int = 30) -> Pursuit:
-    return Pursuit(FAR, make_task("tworoom", image_size=8), budget, seed=0)
+class Scripted(Pilot):
+    """Plans of so many actions, in the order in which they are begun: 11, 12, ..., 21, 22, ..."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        model = Oracle()
+        super().__init__(model, GaussNewtonPlanner(model.dynamics))  # type: ignore[arg-type]
+        self._lengths = list(lengths)
+        self._number = 0
+
+    def plan(self, jobs: Sequence[Job], deadline_s: float | None = None) -> list[Delivery]:
+        (job,) = jobs
+        self._number += 1
+        actions = np.zeros((self._lengths.pop(0), 2), np.float32)
+        actions[:, 1] = (10 * self._number + 1 + np.arange(len(actions))) / 100
+        plan = Plan(torch.zeros(1, 10), torch.zeros(2, 12), torch.zeros(()), "converged", 1, 0.0)
+        return [Delivery(actions, plan, job.course)]
 
 
-def actions(*values: float) -> np.ndarray:
-    return np.array([[0.0, value] for value in values], np.float32)
+def executed(
+    lengths: Sequence[int], delay: int, steps: int, **changes: str
+) -> tuple[list[int], Attempt]:
+    """Which actions are executed, in hundredths."""
+    settings = config(horizon=1, **changes).loop
+    env = make_task("tworoom", image_size=8)
+    attempt = replace_budget(begin(config(), FAR, env, make_task("tworoom", image_size=32)), steps)
+    (ended,) = run([[attempt]], Scripted(lengths), settings, delay)
+    return [round(100 * float(action[1])) for action in ended.actions], ended
 
 
-def run(
-    chase: Pursuit, plans: list[np.ndarray], delay: int, replan: str, steps: int
-) -> list[float]:
-    """Which numbers are executed, given the plans in the order in which they are begun."""
-    for _ in range(steps):
-        if chase.wants_plan(replan):  # type: ignore[arg-type]
-            chase.begin_plan(plans.pop(0), delay)
-        chase.step()
-    return [float(a[1]) for a in chase.actions]
+def replace_budget(attempt: Attempt, budget: int) -> Attempt:
+    attempt.budget = budget
+    return attempt
 
 
 def test_a_plan_arrives_after_its_delay() -> None:
-    plans = [actions(1, 2, 3), actions(4, 5, 6)]
-    chase = pursuit()
-    assert run(chase, plans, 2, "exhausted", 10) == [0, 0, 1, 2, 3, 0, 0, 4, 5, 6]
-    assert (chase.idle, chase.plans) == (4, 2)
+    found, attempt = executed([3, 3], 2, 10)
+    assert found == [0, 0, 11, 12, 13, 0, 0, 21, 22, 23]
+    assert (attempt.idle, attempt.plans) == (4, 2)
 
 
 def test_the_rest_of_the_last_plan_bridges_the_delay() -> None:
-    plans = [actions(1, 2, 3, 4), actions(5, 6, 7, 8), actions(9, 9, 9, 9), actions(0)]
-    chase = pursuit()
-    assert run(chase, plans, 2, "always", 8) == [0, 0, 1, 2, 5, 6, 9, 9]
-    assert chase.idle == 2
+    found, attempt = executed([4, 4, 4, 1], 2, 8, replan="always")
+    assert found == [0, 0, 11, 12, 21, 22, 31, 32]
+    assert attempt.idle == 2
+    ours, _ = executed([4, 4, 4, 1], 2, 8, replan="always", protocol="controller")
+    assert ours == [0, 0, 11, 12, 23, 24, 33, 34]
 
 
 def test_without_latency_there_is_no_delay() -> None:
-    assert run(pursuit(), [actions(1, 2), actions(3, 4)], 0, "exhausted", 4) == [1, 2, 3, 4]
+    assert executed([2, 2], 0, 4)[0] == [11, 12, 21, 22]
+
+
+def test_protocols_are_settings_of_the_loop() -> None:
+    assert config().loop == LoopConfig(1, "exhausted", late="keep", warm_start=False)
+    ours = config(protocol="controller", replan="always", horizon=5)
+    assert ours.loop == LoopConfig()
+
+
+def test_a_goal_that_stays_and_one_that_moves_are_met_alike() -> None:
+    """Fixed and moving goals with equal settings: the same actions from the same observations."""
+
+    class Standing:
+        """A walk that goes nowhere."""
+
+        def __getitem__(self, step: int) -> np.ndarray:
+            return task.goal.copy()
+
+    (task,) = tworoom_tasks(same_room=True, count=1)
+    camera = make_task("tworoom", image_size=64)
+    settings = LoopConfig(5, 1)
+    ended = [
+        next(run([[Attempt(task, make_task("tworoom", 8), camera, 50, walk)]], oracle_pilot(),
+                 settings))
+        for walk in (None, Standing())
+    ]  # fmt: skip
+    np.testing.assert_array_equal(ended[0].actions, ended[1].actions)
+    assert ended[0].solved
 
 
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planner that knows the position and, in free space, the dynamics."""
 
-    def load_planner(*_: object) -> evaluation.LoadedPlanner:
+    def load_planner(*_: object) -> LoadedPlanner:
         model = Oracle()
         planner = GaussNewtonPlanner(model.dynamics, GaussNewtonConfig(effort=1e-4))
         camera = make_task("tworoom", image_size=32)
         bounds = model.action_bounds(-1, 1)  # type: ignore[operator]
-        return evaluation.LoadedPlanner(model, planner, camera, bounds)  # type: ignore[arg-type]
+        return LoadedPlanner(model, planner, camera, bounds)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(realtime, "load_planner", load_planner)
+    monkeypatch.setattr(moving, "load_planner", load_planner)
+    monkeypatch.setattr(live, "load_planner", load_planner)
 
 
 def config(**changes: object) -> RealtimeConfig:
@@ -121,9 +174,13 @@ def test_latency_is_measured_on_request() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"planner": "none"}, "--planner: expected one of gauss-newton"),
-        ({"control_hz": 0.0}, "--control-hz: expected more than 0, found 0.0"),
-        ({"latency_ms": -1.0}, "--latency-ms: expected 0 or more, found -1.0"),
+        ({"planner": "none"}, "planner: expected one of gauss-newton"),
+        ({"control_hz": 0.0}, "control_hz: expected more than 0, found 0.0"),
+        ({"control_hz": float("inf")}, "control_hz: expected more than 0, found inf"),
+        ({"latency_ms": -1.0}, "latency_ms: expected 0 or more, found -1.0"),
+        ({"latency_ms": float("inf")}, "latency_ms: expected 0 or more, found inf"),
+        ({"replan": "sometimes"}, "replan: expected one of exhausted, always"),
+        ({"protocol": "none"}, "protocol: expected one of paper, controller"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, object], message: str) -> None:
@@ -144,17 +201,71 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--checkpoint: expected a trained model" in capsys.readouterr().err
 
 
-def test_live_ticks_by_the_clock(
-    oracle: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(live, "load_planner", realtime.load_planner)
-    found = live.run_live(config(episodes=3, control_hz=20.0, replan="always"), progress=False)
-    assert found.success.value > 0.5
-    assert 10 < found.rate_hz < 21  # a busy machine leaves ticks out, none makes up for them
+@pytest.fixture
+def alarmed(monkeypatch: pytest.MonkeyPatch, tworoom_file: Path) -> Path:
+    """A monitor that is never content, set by an episode file."""
+
+    def calibrated(model: object, *_: object) -> ActionMonitor:
+        return ActionMonitor(model.dynamics, -1.0)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(ActionMonitor, "calibrated", calibrated)
+    monkeypatch.setattr("bilinear_wm.evaluation.load.episodes_for", lambda *_: None)
+    nothing = torch.zeros(1, 2, 12), torch.zeros(1, 1, 10), None
+    monkeypatch.setattr("bilinear_wm.evaluation.load.encode_windows", lambda *_: nothing)
+    return tworoom_file
+
+
+@pytest.mark.usefixtures("oracle")
+@pytest.mark.parametrize("latency_ms", [0.0, 150.0])
+def test_the_monitor_watches_moving_goals(alarmed: Path, tmp_path: Path, latency_ms: float) -> None:
+    out = tmp_path / "rows.jsonl"
+    some = config(data=alarmed, offset=10, episodes=3, monitor=True, out=out, replan="always",
+                  horizon=2, latency_ms=latency_ms)  # fmt: skip
+    run_realtime(some, progress=False)
+    header, rows = read_results(out)
+    assert header["monitor"] is True
+    for row in rows:  # all blocks but those that end with the attempt, or after its last plan
+        assert row.steps // 5 - 2 <= row.alarms <= row.steps // 5
+    assert sum(row.alarms for row in rows) > 0
+
+
+@pytest.mark.usefixtures("oracle")
+def test_live_ticks_by_the_clock_and_is_watched(alarmed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "live.jsonl"
+    settings = config(episodes=3, replan="always", latency_ms=None, out=out, data=alarmed,
+                      offset=10, monitor=True)  # fmt: skip
+    found = live.run_live(settings, progress=False)
+    assert 0 < found.rate_hz < 21  # a busy machine leaves ticks out, none makes up for them
     assert sum(found.sources.values()) == pytest.approx(1)
-    assert found.sources["plan"] > 0.5
     assert found.failures == 0
+    header, rows = read_results(out)
+    assert header["live"] is True
+    assert header["protocol"] == "controller"
+    (sitting,) = header["sittings"]
+    assert sitting["rate_hz"] == found.rate_hz
+    assert sitting["ticks"] == found.ticks == sum(row.steps for row in rows)
+    assert set(sitting) >= {"late_ms_p50", "late_ms_p99", "late_ms_max", "missed", "failures"}
+    assert sum(row.plans for row in rows) > 0
+    assert sum(row.alarms for row in rows) > 0
+    assert "written" in live.describe(settings, found)
+
+    lines = out.read_text().splitlines()
+    out.write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])
+    with pytest.raises(InputError, match="exists already"):
+        live.run_live(settings, progress=False)
+    again = live.run_live(replace(settings, resume=True), progress=False)
+    assert again.episodes == 3
+    header, rows = read_results(out)
+    assert sorted(row.index for row in rows) == sorted(
+        json.loads(line)["index"] for line in lines[1:]
+    )
+    assert [sitting["ticks"] for sitting in header["sittings"]] == [found.ticks, again.ticks]
+    with pytest.raises(InputError, match="expected live False, found True"):
+        run_realtime(replace(settings, resume=True, protocol="controller"), progress=False)
+
+
+def test_live_refuses_what_it_does_not_assume(capsys: pytest.CaptureFixture[str]) -> None:
     base = ["realtime", "--task", "tworoom", "--live"]
     assert main([*base, "--planner", "random"]) == 2
     assert main([*base, "--latency-ms", "3"]) == 2
-    assert "--live: expected neither --out nor --latency-ms" in capsys.readouterr().err
+    assert "--live: expected a planner and no --latency-ms" in capsys.readouterr().err

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bilinear_wm.control.horizon import Course, LoopConfig, Observation
+from bilinear_wm.control.monitor import Block, Trail
 from bilinear_wm.errors import InputError
 from bilinear_wm.planning.base import Plan
 
@@ -24,8 +25,6 @@ log = logging.getLogger(__name__)
 
 Action = NDArray[np.float32]
 Source = Literal["plan", "best-so-far", "rest", "hold"]
-BLOCKS_KEPT = 32
-"""Blocks that wait for the monitor at most, while a plan is made."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +39,6 @@ class Tick:
     reason: str
     """Why it holds; empty otherwise."""
     action: Action
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block as it happened, for the monitor."""
-
-    before: Observation
-    actions: Action
-    """Raw, one row a tick."""
-    after: Observation
 
 
 @dataclass(frozen=True)
@@ -69,9 +58,9 @@ class Job:
     blocks_left: int | None = None
     """Blocks that may still be executed, the last perhaps in part."""
     blocks: tuple[Block, ...] = ()
-    """What happened since the last job, as far as both ends of a block were seen."""
+    """What happened since the last job."""
     anchor: Observation | None = None
-    """Where the next of them begins."""
+    """Where the next block begins."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +106,7 @@ class Loop:
         max_age_s: float = math.inf,
         watched: bool = False,
     ) -> None:
-        self._low, self._high = check_bounds(action_low, action_high)
+        self._low, self._high = action_box(action_low, action_high, len(action_low))
         wanted = np.zeros_like(self._low) if hold is None else np.asarray(hold, np.float32)
         if wanted.shape != self._low.shape or not np.isfinite(wanted).all():
             raise InputError(f"hold: expected {self._low.size} finite numbers, found {hold!r}")
@@ -136,9 +125,7 @@ class Loop:
         self._arrived: Source | None = None
         self._coming: tuple[int, Job, Delivery] | None = None
         self._course = Course(config, frame_skip)
-        self._anchor: Observation | None = None
-        self._since_anchor: list[Action] = []
-        self._blocks: deque[Block] = deque(maxlen=BLOCKS_KEPT)
+        self._trail = Trail(frame_skip)
         self.sources: Counter[str] = Counter()
         """How often each source was used."""
         self.reasons: Counter[str] = Counter()
@@ -157,11 +144,7 @@ class Loop:
         self._seen, self._seen_at = (seen if finite else None), at
         self._problem = "" if finite else "observation is not finite"
         self._observations += 1
-        if len(self._since_anchor) == self._skip and self._anchor is not None and finite:
-            self._blocks.append(Block(self._anchor, np.array(self._since_anchor), seen))
-        elif len(self._since_anchor) < self._skip and self._anchor is not None and finite:
-            return  # amid a block
-        self._anchor, self._since_anchor = self._seen, []
+        self._trail.observe(self._seen)
 
     def set_goal(self, goal: Observation) -> None:
         if not np.isfinite(goal).all():
@@ -173,17 +156,14 @@ class Loop:
     @property
     def wants_plan(self) -> bool:
         """Whether it is time to begin a plan."""
-        if self._coming is not None:
-            return False
-        if self.config.replan == "always" or not self._queue:
-            return True
         every = self.config.replan
-        return isinstance(every, int) and self._of_plan >= every * self._skip
+        due = isinstance(every, int) and self._of_plan >= every * self._skip
+        return self._coming is None and (due or every == "always" or not self._queue)
 
     @property
     def wants_look(self) -> bool:
         """Whether it is time to observe: for a plan, or for the monitor at the end of a block."""
-        return self.wants_plan or (self._watched and len(self._since_anchor) == self._skip)
+        return self.wants_plan or (self._watched and self._trail.block_ends)
 
     @property
     def ready(self) -> bool:
@@ -198,11 +178,9 @@ class Loop:
         self._planned = self._observations
         course = self._course if self._queue else replace(self._course, blocks=None)
         left = None if self._budget is None else -(-(self._budget - self._ticks) // self._skip)
-        blocks = tuple(self._blocks)
-        self._blocks.clear()
         return Job(
             self._seen, self._goal, self._observations, self._ticks, self._executed, course, left,
-            blocks, self._anchor,
+            self._trail.take(), self._trail.anchor,
         )  # fmt: skip
 
     def deliver(self, job: Job, made: Delivery, delay: int = 0) -> None:
@@ -247,7 +225,6 @@ class Loop:
             if reason != "no plan":
                 self._queue.clear()
                 self._valid_from = self._observations + 1
-                self._anchor, self._since_anchor = None, []
         else:
             source, action = self._arrived or "rest", self._queue.popleft()
             self._executed += 1
@@ -256,9 +233,7 @@ class Loop:
         self.sources[source] += 1
         if reason:
             self.reasons[reason] += 1
-        self._since_anchor.append(action)
-        if len(self._since_anchor) > self._skip:  # its end was not seen
-            self._anchor, self._since_anchor = None, []
+        self._trail.act(action)
         late = 0.0 if due is None else now - due
         done = Tick(self._ticks, now, late, source, reason, action.copy())  # type: ignore[arg-type]
         self._ticks += 1
@@ -278,15 +253,12 @@ class Body(Protocol):
 
     def look(self, loop: Loop) -> None:
         """Tell the loop what is seen, and wanted."""
-        ...
 
     def planned(self, made: Delivery) -> None:
         """A plan was made."""
-        ...
 
     def act(self, tick: Tick) -> None:
         """Do what a tick decided."""
-        ...
 
 
 def step_together(
@@ -315,12 +287,18 @@ def step_together(
         body.act(loop.tick(now))
 
 
-def check_bounds(low: ArrayLike, high: ArrayLike) -> tuple[Action, Action]:
-    """Both in single precision; refuses what is no box."""
-    lowest, highest = np.asarray(low, np.float32), np.asarray(high, np.float32)
-    if lowest.shape != highest.shape or not (lowest <= highest).all():
+def action_box(low: ArrayLike, high: ArrayLike, size: int) -> tuple[Action, Action]:
+    """Bounds for every entry of an action; refuses what is no box."""
+    try:
+        lowest, highest = (
+            np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy() for bound in (low, high)
+        )
+        sound = bool((lowest <= highest).all())
+    except ValueError:
+        sound = False
+    if not sound:
         raise InputError(
-            "action_low, action_high: expected as many numbers, the first no larger than the "
-            f"second (and none NaN), found {lowest}, {highest}"
+            f"action_low, action_high: expected one number or {size} each, the first no larger "
+            f"than the second (and none NaN), found {low!r}, {high!r}"
         )
     return lowest, highest

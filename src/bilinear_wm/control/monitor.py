@@ -7,15 +7,66 @@ outside, a blocked arm or a changed picture makes them differ.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
+
+BLOCKS_KEPT = 32
+"""Blocks that wait to be looked at, at most, while a plan is made."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block as it happened."""
+
+    before: NDArray[Any]
+    actions: NDArray[np.float32]
+    """Raw, one row a tick."""
+    after: NDArray[Any]
+
+
+class Trail:
+    """What was done between what was seen, in blocks: those of which both ends were seen."""
+
+    def __init__(self, frame_skip: int) -> None:
+        self._skip = frame_skip
+        self._done: list[NDArray[np.float32]] = []
+        self._blocks: deque[Block] = deque(maxlen=BLOCKS_KEPT)
+        self.anchor: NDArray[Any] | None = None
+        """Where the next block begins."""
+
+    @property
+    def block_ends(self) -> bool:
+        """Whether what is seen now would end a block."""
+        return self.anchor is not None and len(self._done) == self._skip
+
+    def act(self, action: NDArray[np.float32]) -> None:
+        self._done.append(action)
+        if len(self._done) > self._skip:  # nobody saw the block's end
+            self.anchor, self._done = None, []
+
+    def observe(self, seen: NDArray[Any] | None) -> None:
+        if self.anchor is not None and seen is not None:
+            if not self.block_ends:
+                return
+            self._blocks.append(Block(self.anchor, np.array(self._done), seen))
+        self.anchor, self._done = seen, []
+
+    def take(self) -> tuple[Block, ...]:
+        """The blocks since the last time."""
+        taken = tuple(self._blocks)
+        self._blocks.clear()
+        return taken
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,23 +22,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bilinear_wm.control.horizon import Course, LoopConfig
-from bilinear_wm.control.loop import Action, Delivery, Job, Loop, check_bounds
+from bilinear_wm.control.loop import Delivery, Job, Loop, action_box
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
-from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning.base import Plan, Planner, PlanProblem
 
 SHORTEST_S = 1e-4
 """What a planner is given when encoding has used its time up."""
-
-
-@dataclass(frozen=True)
-class _Watched:
-    """What the monitor found in the blocks of a job."""
-
-    alarms: int = 0
-    disagreement: float | None = None
 
 
 class Pilot:
@@ -68,16 +59,13 @@ class Pilot:
         self.model, self.planner = model, planner
         self.monitor, self.memory = monitor, memory
         self._encode = encode or model.encode
-        size = model.config.action_size
-        self.action_low, self.action_high = check_bounds(
-            _each("action_low", action_low, size), _each("action_high", action_high, size)
-        )
-        self.bounds = model.action_bounds(self.action_low, self.action_high)
+        self._box = action_box(action_low, action_high, model.config.action_size)
+        self._bounds = model.action_bounds(*self._box)
 
     def loop(self, config: LoopConfig, budget: int | None = None, **options: Any) -> Loop:
         """A loop for this pilot to plan for; options are those of `Loop`."""
         return Loop(
-            config, self.action_low, self.action_high, self.model.config.frame_skip, budget,
+            config, *self._box, self.model.config.frame_skip, budget,
             watched=self.monitor is not None, **options,
         )  # fmt: skip
 
@@ -97,58 +85,50 @@ class Pilot:
         encoded = time.perf_counter()
         distances = (z0 - z_goal).norm(dim=-1).tolist()
         courses = [
-            _course(job, distance, found.alarms > 0)
-            for job, distance, found in zip(jobs, distances, watched, strict=True)
+            _course(job, distance, alarms > 0)
+            for job, distance, (alarms, _) in zip(jobs, distances, watched, strict=True)
         ]
         starts = self._starts(courses, z0, z_goal)
         plans: dict[int, Plan] = {}
         for horizon in sorted({course.horizon for course in courses}):
             chosen = [i for i, course in enumerate(courses) if course.horizon == horizon]
-            problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, *self.bounds)
+            problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, *self._bounds)
             left = None
             if deadline_s is not None:
                 left = max(deadline_s - (time.perf_counter() - begun), SHORTEST_S)
             start = torch.stack([starts[i] for i in chosen])
             together = self.planner.plan(problem, warm_start=start, deadline_s=left)
             plans |= zip(chosen, _apart(together), strict=True)
-        actions = [self.model.to_env_actions(plans[i].actions).cpu().numpy() for i in plans]
-        raw = dict(zip(plans, actions, strict=True))
-        share = 1 / len(jobs)
-        encode_s, plan_s = encoded - begun, time.perf_counter() - encoded
-        return [
-            Delivery(
-                raw[i],
-                plans[i],
-                replace(course, blocks=plans[i].actions, known=_kept(job, known)),
-                share * encode_s,
-                share * plan_s,
-                found.alarms,
-                found.disagreement,
-            )
-            for i, (job, course, found) in enumerate(zip(jobs, courses, watched, strict=True))
-        ]
+        raw = [self.model.to_env_actions(plans[i].actions).cpu().numpy() for i in range(len(jobs))]
+        encode_s = (encoded - begun) / len(jobs)
+        plan_s = (time.perf_counter() - encoded) / len(jobs)
+        made = []
+        for i, (job, course) in enumerate(zip(jobs, courses, strict=True)):
+            course = replace(course, blocks=plans[i].actions, known=_kept(job, known))
+            made.append(Delivery(raw[i], plans[i], course, encode_s, plan_s, *watched[i]))
+        return made
 
     def _latents(self, jobs: Sequence[Job]) -> dict[int, Tensor]:
-        """Latents by the identity of observations; what is known is not encoded again."""
+        """Latents by the identity of observations; goals and what is past are encoded once."""
         known = {id(seen): z for job in jobs for seen, z in job.course.known}
-        wanted = [job.seen for job in jobs] + [job.goal for job in jobs]
+        new = {id(job.seen): job.seen for job in jobs}
+        wanted = [job.goal for job in jobs]
         if self.monitor is not None:
             wanted += [end for job in jobs for b in job.blocks for end in (b.before, b.after)]
-        new = {id(seen): seen for seen in wanted if id(seen) not in known}
+        new |= {id(seen): seen for seen in wanted if id(seen) not in known}
         z = self._encode(np.stack(list(new.values())))
         return known | dict(zip(new, z, strict=True))
 
-    def _watch(self, job: Job, known: dict[int, Tensor]) -> _Watched:
-        """Compare what was done with what the latents say."""
+    def _watch(self, job: Job, known: dict[int, Tensor]) -> tuple[int, float | None]:
+        """How many blocks the model does not explain, and how far off the newest is."""
         if self.monitor is None or not job.blocks:
-            return _Watched()
+            return 0, None
         before = torch.stack([known[id(block.before)] for block in job.blocks])
         after = torch.stack([known[id(block.after)] for block in job.blocks])
         raw = torch.from_numpy(np.concatenate([block.actions for block in job.blocks]))
         done = self.model.to_model_actions(raw.to(before))
         values = self.monitor.disagreement(before, done, after)
-        alarms = int((values > self.monitor.threshold).sum())
-        return _Watched(alarms, float(values[-1]))
+        return int((values > self.monitor.threshold).sum()), float(values[-1])
 
     def _starts(self, courses: Sequence[Course], z0: Tensor, z_goal: Tensor) -> list[Tensor]:
         """What each plan begins from, followed by rest: the plan before, a memory, or rest."""
@@ -185,11 +165,3 @@ def _apart(plan: Plan) -> list[Plan]:
     assert isinstance(plan.iterations, tuple)
     rows = zip(plan.actions, plan.latents, plan.cost, plan.status, plan.iterations, strict=True)
     return [Plan(*row, plan.seconds) for row in rows]
-
-
-def _each(name: str, bound: ArrayLike, size: int) -> Action:
-    """A bound for every entry of an action."""
-    try:
-        return np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy()
-    except ValueError as error:
-        raise InputError(f"{name}: expected one number or {size}, found {bound!r}") from error

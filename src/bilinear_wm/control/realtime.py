@@ -1,6 +1,6 @@
 """The controller that a robot would use: an action on every tick, whatever planning does.
 
-    controller = RealTimeController(Pilot(model, planner), control_hz=20, act=robot.send)
+    controller = RealTimeController(model, planner, control_hz=20, act=robot.send)
     controller.set_goal(goal_picture)
     with controller:
         while working:
@@ -33,6 +33,8 @@ from bilinear_wm.control.horizon import LoopConfig, Observation
 from bilinear_wm.control.loop import Action, Delivery, Tick
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.planning.base import Planner
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +45,14 @@ class RealTimeController:
     """Ticks and plans in threads of their own.
 
     Args:
-        pilot: Encodes and plans.
+        model: Encodes what is seen.
+        planner: Plans on the model's dynamics.
         control_hz: Ticks a second: how often the environment takes an action.
         config: When and how far to plan.
         act: Called with the action on every tick, in the ticking thread; must return soon.
+        action_low: Smallest action, a number or one an entry.
+        action_high: Largest action.
+        pilot: In the place of one made of all that: with a monitor, say, or shared.
         hold: What holding means; zeros by default.
         deadline_s: Time a plan may take; one period by default.
         max_age_s: Observations older than this are stale; five periods by default.
@@ -56,11 +62,15 @@ class RealTimeController:
 
     def __init__(
         self,
-        pilot: Pilot,
+        model: WorldModel,
+        planner: Planner,
         control_hz: float,
         config: LoopConfig | None = None,
         *,
         act: Callable[[Action], Any] | None = None,
+        action_low: ArrayLike = -1.0,
+        action_high: ArrayLike = 1.0,
+        pilot: Pilot | None = None,
         hold: ArrayLike | None = None,
         deadline_s: float | None = None,
         max_age_s: float | None = None,
@@ -75,8 +85,8 @@ class RealTimeController:
             raise InputError(f"deadline_s: expected more than 0, found {deadline_s}")
         if max_age_s is None:
             max_age_s = PERIODS_UNTIL_STALE * self.period_s
-        self.pilot = pilot
-        self.loop = pilot.loop(config or LoopConfig(), hold=hold, max_age_s=max_age_s)
+        self.pilot = pilot or Pilot(model, planner, action_low, action_high)
+        self.loop = self.pilot.loop(config or LoopConfig(), hold=hold, max_age_s=max_age_s)
         self._changed = threading.Condition()  # guards the loop
         self._act, self._on_tick, self._on_plan = act, on_tick, on_plan
         self._stop = threading.Event()

@@ -62,9 +62,11 @@ class _Robot:
         self.ticks: list[Tick] = []
         self.done = threading.Event()
         self.controller = RealTimeController(
-            pilot,
+            pilot.model,
+            pilot.planner,
             config.control_hz,
             config.loop,
+            pilot=pilot,
             on_tick=self._on_tick,
             on_plan=attempt.planned,
         )

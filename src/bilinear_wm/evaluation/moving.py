@@ -199,7 +199,7 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         made = time_plans(begun, pilot, config.loop)
         latencies = [1e3 * (each.encode_seconds + each.plan_seconds) for each in made]
     delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
-    file = open_results(config.out, config.header(), pilot, config.resume)
+    file = open_results(config.out, config.header() | {"live": False}, pilot, config.resume)
 
     def floor(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         attempts = (begin(config, task, env, camera) for task in some)

@@ -129,10 +129,13 @@ class Session:
         self._disagreement = 0.0
         self._lock = threading.Lock()
         first, longest = shared.horizons
+        planner = shared.planners[self._planner]
         self.controller = RealTimeController(
-            Pilot(shared.model, shared.planners[self._planner], monitor=shared.monitor),
+            shared.model,
+            planner,
             control_hz,
             LoopConfig(first, max_horizon=longest),
+            pilot=Pilot(shared.model, planner, monitor=shared.monitor),
             act=self._act,
             on_tick=self._show,
             on_plan=self._watch,

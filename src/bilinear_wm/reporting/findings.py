@@ -45,7 +45,8 @@ class Run:
     def ms_per_plan(self) -> float:
         """Of planning (and, with moving goals, encoding), as a share of what was done at once."""
         plans = sum(row.plans for row in self.rows)
-        return 1e3 * sum(row.plan_seconds for row in self.rows) / plans if plans else float("nan")
+        seconds = sum(row.plan_seconds + self.moving * row.encode_seconds for row in self.rows)
+        return 1e3 * seconds / plans if plans else float("nan")
 
     @property
     def label(self) -> str:
@@ -67,7 +68,8 @@ class Run:
             return published.RANDOM_25.get(task)
         ours = self.model == "bilinear" and planner == "gauss-newton"
         if self.moving:
-            return published.MOVING.get(task) if ours else None
+            theirs = ours and not self.header.get("live")
+            return published.MOVING.get(task) if theirs else None
         if self.header["offset"] != 25 or not (ours or planner == "cem"):
             return None
         return published.SUCCESS_25.get(self.model, {}).get(task)
@@ -94,10 +96,13 @@ class Run:
 
 
 def replanning(header: dict[str, Any]) -> str:
-    """How a run replans, where that is not the usual way."""
-    if header.get("replan") == "always":
-        return ", replanning always"
-    return f", replanning every {header['replan_every']}" if header.get("replan_every") else ""
+    """How a run replans, and by which protocol, where that is not the usual way."""
+    said = ", replanning always" if header.get("replan") == "always" else ""
+    if header.get("replan_every"):
+        said = f", replanning every {header['replan_every']}"
+    if header.get("live"):
+        return f"{said}, live"
+    return f"{said}, as the controller" if header.get("protocol") == "controller" else said
 
 
 @dataclass(frozen=True)
