@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -52,6 +52,12 @@ class LinearProbe:
     def read(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch n"]:
         """The variables of latents."""
         return z.to(self.matrix) @ self.matrix.T + self.offset
+
+    def only(self, names: Sequence[str]) -> Self:
+        """The probe of some of the variables."""
+        rows = [self.names.index(name) for name in names]
+        parts = (part[rows] for part in (self.matrix, self.offset, self.std))
+        return type(self)(tuple(names), *parts)
 
     def scores(self, z: Float[Tensor, "samples d"], variables: Variables) -> dict[str, float]:
         """R^2 of each variable on other latents."""

@@ -21,12 +21,14 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from bilinear_wm.analysis.probes import LinearProbe
 from bilinear_wm.control.horizon import Course, LoopConfig
 from bilinear_wm.control.loop import Delivery, Job, Loop, action_box
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning.base import Plan, Planner, PlanProblem
+from bilinear_wm.planning.terms import StateGoal
 
 SHORTEST_S = 1e-4
 """What a planner is given when encoding has used its time up."""
@@ -44,6 +46,7 @@ class Pilot:
             afresh.
         memory: Gives plans that continue none something to begin from.
         encode: Latents of a batch of observations, in the place of `model.encode`.
+        probe: Reads physical variables off latents; goals are then variables, not observations.
     """
 
     def __init__(
@@ -55,10 +58,15 @@ class Pilot:
         monitor: ActionMonitor | None = None,
         memory: PlanMemory | None = None,
         encode: Callable[[Any], Float[Tensor, "batch d"]] | None = None,
+        probe: LinearProbe | None = None,
     ) -> None:
         self.model, self.planner = model, planner
         self.monitor, self.memory = monitor, memory
-        self._encode = encode or model.encode
+        self._encode, self.probe = encode or model.encode, probe
+        if probe is not None and memory is not None:
+            raise InputError(
+                "memory: expected none with goals as states, which it cannot recall by"
+            )
         self._box = action_box(action_low, action_high, model.config.action_size)
         self._bounds = model.action_bounds(*self._box)
 
@@ -83,7 +91,7 @@ class Pilot:
         z_goal = torch.stack([known[id(job.goal)] for job in jobs])
         watched = [self._watch(job, known) for job in jobs]
         encoded = time.perf_counter()
-        distances = (z0 - z_goal).norm(dim=-1).tolist()
+        distances = self._distances(z0, z_goal)
         courses = [
             _course(job, distance, alarms > 0)
             for job, distance, (alarms, _) in zip(jobs, distances, watched, strict=True)
@@ -92,7 +100,7 @@ class Pilot:
         plans: dict[int, Plan] = {}
         for horizon in sorted({course.horizon for course in courses}):
             chosen = [i for i, course in enumerate(courses) if course.horizon == horizon]
-            problem = PlanProblem(z0[chosen], z_goal[chosen], horizon, *self._bounds)
+            problem = self._problem(z0[chosen], z_goal[chosen], horizon)
             left = None
             if deadline_s is not None:
                 left = max(deadline_s - (time.perf_counter() - begun), SHORTEST_S)
@@ -113,11 +121,26 @@ class Pilot:
         known = {id(seen): z for job in jobs for seen, z in job.course.known}
         new = {id(job.seen): job.seen for job in jobs}
         wanted = [job.goal for job in jobs]
+        if self.probe is not None:  # they say themselves what they are
+            known |= {id(goal): torch.as_tensor(goal).to(self.probe.offset) for goal in wanted}
         if self.monitor is not None:
             wanted += [end for job in jobs for b in job.blocks for end in (b.before, b.after)]
         new |= {id(seen): seen for seen in wanted if id(seen) not in known}
         z = self._encode(np.stack(list(new.values())))
         return known | dict(zip(new, z, strict=True))
+
+    def _problem(self, z0: Tensor, goal: Tensor, horizon: int) -> PlanProblem:
+        """What to reach: latents, or variables read off them, in standard deviations."""
+        if self.probe is None:
+            return PlanProblem(z0, goal, horizon, *self._bounds)
+        weight = self.planner.config.goal_weight
+        term = StateGoal(self.probe.matrix, self.probe.offset, goal, self.probe.std, weight)
+        return PlanProblem(z0, None, horizon, *self._bounds, terms=(term,))
+
+    def _distances(self, z0: Tensor, goal: Tensor) -> list[float]:
+        away = z0 - goal if self.probe is None else (self.probe.read(z0) - goal) / self.probe.std
+        distances: list[float] = away.norm(dim=-1).tolist()
+        return distances
 
     def _watch(self, job: Job, known: dict[int, Tensor]) -> tuple[int, float | None]:
         """How many blocks the model does not explain, and how far off the newest is."""

@@ -48,6 +48,7 @@ class Attempt:
         budget: Environment steps allowed.
         walk: Where the goal goes, if it moves.
         film: Takes pictures on the way.
+        variables: Of the goal, which it is then given as; names in the task's `probe_targets`.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Attempt:
         budget: int,
         walk: GoalWalk | None = None,
         film: Film | None = None,
+        variables: Sequence[str] | None = None,
     ) -> None:
         self.task, self.env, self.budget, self.film = task, env, budget, film
-        self._camera = camera
+        self._camera, self._variables = camera, variables
         env.set_state(task.start)
         self._moving: MovingGoal | None = None
         if walk is None:
@@ -88,8 +90,15 @@ class Attempt:
     def look(self, to: Observer) -> None:
         """Show what is seen, and where the goal is: once, if it stays there."""
         if self._moving is not None or self.plans == 0:
-            to.set_goal(self.goal_picture())
+            to.set_goal(self._goal())
         to.observe(self.picture())
+
+    def _goal(self) -> NDArray[Any]:
+        """A picture, or the variables."""
+        if self._variables is None:
+            return self.goal_picture()
+        found = type(self.env).probe_targets(self.env.goal)
+        return np.array([float(found[name]) for name in self._variables])
 
     def planned(self, made: Delivery) -> None:
         """Note a plan."""

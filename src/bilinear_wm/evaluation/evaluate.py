@@ -32,7 +32,7 @@ from bilinear_wm.evaluation.attempt import (
 )
 from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal, choose_goals
-from bilinear_wm.evaluation.load import load_planner, make_pilot
+from bilinear_wm.evaluation.load import goal_variables, load_planner, make_pilot
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.reporting.results import EpisodeResult, Rate, percentile, rate
 from bilinear_wm.stage import JsonObject, Outcome
@@ -56,6 +56,8 @@ class EvaluateConfig:
         replan_every: Blocks executed before the next plan; None for the whole plan.
         arrive: When plans that continue another end: with that `plan`, or at the `deadline`, the
             end of the budget.
+        goal: Given as a `picture`, or as a `state`: the task's variables, which a linear probe,
+            fitted on the data's training part, reads off latents.
         offset: Environment steps from start to goal.
         episodes: How many starts and goals.
         seed: Chooses them.
@@ -79,6 +81,7 @@ class EvaluateConfig:
     horizon: int = 5
     replan_every: int | None = None
     arrive: Literal["plan", "deadline"] = "plan"
+    goal: Literal["picture", "state"] = "picture"
     offset: int = 25
     episodes: int = 100
     seed: int = 0
@@ -116,7 +119,7 @@ class EvaluateConfig:
             "one_by_one": self.one_by_one,
             "monitor": self.monitor,
             "memory": self.memory,
-        }
+        } | ({"goal": self.goal} if self.goal != "picture" else {})
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,8 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     made: list[Delivery] = []
     if pilot is not None:
         env = _make_env(config, camera)
-        some = (_begin(config, camera, task, env) for task in tasks[:TIMED_CALLS])
+        given = goal_variables(pilot)
+        some = (_begin(config, camera, task, env, None, given) for task in tasks[:TIMED_CALLS])
         made = time_plans(some, pilot, _loop(config))
         for kind in FLOORS if config.floors else ():
             ran = _floor(config, camera, tasks, kind)
@@ -187,7 +191,9 @@ def _prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
     PLANNERS.check(config.planner, "planner", also=FLOORS)
     _loop(config)  # refuses bad settings before anything is loaded
     loaded = load_planner(config.task, config.checkpoint, config.planner, config.planner_options)
-    pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
+    pilot = make_pilot(
+        loaded, config.horizon, config.data, config.monitor, config.memory, config.goal == "state"
+    )
     return loaded.camera, pilot
 
 
@@ -197,9 +203,14 @@ def _loop(config: EvaluateConfig) -> LoopConfig:
 
 
 def _begin(
-    config: EvaluateConfig, camera: Task, task: StartGoal, env: Task, film: Film | None = None
+    config: EvaluateConfig,
+    camera: Task,
+    task: StartGoal,
+    env: Task,
+    film: Film | None = None,
+    variables: Sequence[str] | None = None,
 ) -> Attempt:
-    return Attempt(task, env, camera, BUDGET * config.offset, film=film)
+    return Attempt(task, env, camera, BUDGET * config.offset, film=film, variables=variables)
 
 
 def _planned(
@@ -210,7 +221,8 @@ def _planned(
     envs = [_make_env(config, camera) for _ in range(min(size, len(tasks)))]
 
     def begin(task: StartGoal, env: Task) -> Attempt:
-        return _begin(config, camera, task, env, Film(pilot.model) if config.video else None)
+        film = Film(pilot.model) if config.video else None
+        return _begin(config, camera, task, env, film, goal_variables(pilot))
 
     for attempt in run(side_by_side(tasks, envs, begin), pilot, _loop(config)):
         if config.video is not None and attempt.film is not None:

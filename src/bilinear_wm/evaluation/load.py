@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from bilinear_wm.analysis.latents import encode_windows, episodes_for
+from bilinear_wm.analysis.probes import LinearProbe
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
@@ -17,10 +18,12 @@ from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.options import make_config
 from bilinear_wm.planning import PLANNERS, Planner
-from bilinear_wm.tasks import make_task
+from bilinear_wm.tasks import make_task, task_class
 from bilinear_wm.tasks.base import Task
 
-MONITOR_WINDOWS = 1000
+MONITOR_WINDOWS = PROBED_WINDOWS = 1000
+READABLE = 0.5
+"""R^2 from which on a variable counts as seen."""
 
 
 class LoadedPlanner(NamedTuple):
@@ -46,11 +49,16 @@ def load_planner(
 
 
 def make_pilot(
-    loaded: LoadedPlanner, horizon: int, data: Path | None, monitor: bool, memory: bool
+    loaded: LoadedPlanner,
+    horizon: int,
+    data: Path | None,
+    monitor: bool = False,
+    memory: bool = False,
+    state_goals: bool = False,
 ) -> Pilot:
     """A pilot with what is asked for, set by the data's training part: tasks are held out."""
     model, space = loaded.model, loaded.camera.action_space
-    watch, recall = None, None
+    watch, recall, probe = None, None, None
     if monitor:
         windows = _training_part(model, data, "monitor: expected `data`, which set its threshold")
         z, actions, _ = encode_windows(model, windows, MONITOR_WINDOWS)
@@ -58,8 +66,35 @@ def make_pilot(
     if memory:
         windows = _training_part(model, data, "memory: expected `data`, whose windows it recalls")
         recall = PlanMemory.of(model, windows, horizon)
+    if state_goals:
+        windows = _training_part(model, data, "goal: expected `data`, on which the probe is fitted")
+        probe = readable_variables(model, windows)
     low, high = space.low, space.high  # type: ignore[attr-defined]
-    return Pilot(model, loaded.planner, low, high, watch, recall)
+    return Pilot(model, loaded.planner, low, high, watch, recall, probe=probe)
+
+
+def readable_variables(model: WorldModel, windows: EpisodeDataset) -> LinearProbe:
+    """A linear probe of those of a task's variables that a latent shows."""
+    z, _, states = encode_windows(model, windows, PROBED_WINDOWS)
+    if states is None:
+        raise InputError(f"data {windows.file.path}: expected states, to fit a probe, found none")
+    latents, flat = z.flatten(0, 1), states.reshape(-1, states.shape[-1])
+    variables = task_class(model.config.task).probe_targets(flat)
+    probe = LinearProbe.fitted(latents[::2], {k: v[::2] for k, v in variables.items()})
+    scores = probe.scores(latents[1::2], {k: v[1::2] for k, v in variables.items()})
+    shown = [name for name, score in scores.items() if score > READABLE]
+    if not shown:
+        found = ", ".join(f"{name} {score:.2f}" for name, score in scores.items())
+        raise InputError(
+            f"goal: expected variables that can be read off latents (R^2 above {READABLE}), "
+            f"found {found}"
+        )
+    return probe.only(shown)
+
+
+def goal_variables(pilot: Pilot) -> tuple[str, ...] | None:
+    """What goals are given as; None for pictures."""
+    return None if pilot.probe is None else pilot.probe.names
 
 
 def _training_part(model: WorldModel, data: Path | None, complaint: str) -> EpisodeDataset:

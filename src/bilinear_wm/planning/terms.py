@@ -1,6 +1,7 @@
 """Costs of the user: whatever can be said as residuals of latents and actions.
 
-    problem = PlanProblem(z, None, horizon=5, terms=(StateGoal(probe.matrix, probe.offset, target),))
+    goal = StateGoal(probe.matrix, probe.offset, target)
+    problem = PlanProblem(z, None, horizon=5, terms=(goal,))
 
 A cost of your own is one method, `residual`; its derivatives are carried along by forward-mode
 differentiation, r_dot = dr/dz J + dr/da E, and give the Gauss-Newton part 1/2 |r|^2,
