@@ -26,6 +26,7 @@ from bilinear_wm.control.horizon import Course, LoopConfig
 from bilinear_wm.control.loop import Delivery, Job, Loop, action_box
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning.base import Plan, Planner, PlanProblem
 from bilinear_wm.planning.terms import StateGoal
@@ -64,9 +65,7 @@ class Pilot:
         self.monitor, self.memory = monitor, memory
         self._encode, self.probe = encode or model.encode, probe
         if probe is not None and memory is not None:
-            raise InputError(
-                "memory: expected none with goals as states, which it cannot recall by"
-            )
+            raise InputError("memory: expected none beside goals that are states, found one")
         self._box = action_box(action_low, action_high, model.config.action_size)
         self._bounds = model.action_bounds(*self._box)
 

@@ -36,7 +36,7 @@ def search(w: Any, ws: Any, bs: Any, p: Any, budget: int) -> int:
     ending = RUNNING
     while ending == RUNNING and budget > 0:
         descent, done = bs.state
-        best = np.argmin(bs.chosen_costs)
+        best = int(np.argmin(bs.chosen_costs))
         i = descent if descent < starts else best
         limit, tolerance = p.screened, max(p.screening, p.tolerance)
         if descent == last:

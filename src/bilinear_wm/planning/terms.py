@@ -51,9 +51,8 @@ class Residuals(Term):
         z_dot = torch.stack([torch.zeros_like(moving[0]), *moving], dim=2)
         a_dot = tangents.actions.permute(2, 0, 1).expand(len(actions), -1, -1, -1)
         z, a = latents[:, None].expand_as(z_dot), actions[:, None].expand_as(a_dot)
-        found, slopes = torch.func.jvp(
-            self.residual, (z.contiguous(), a.contiguous()), (z_dot, a_dot.contiguous())
-        )
+        primals, tangent = (z.contiguous(), a.contiguous()), (z_dot, a_dot.contiguous())
+        found, slopes = torch.func.jvp(self.residual, primals, tangent)  # type: ignore[misc]
         r = found[:, 0].unsqueeze(-1)
         gradient = self.weight * (slopes @ r).squeeze(-1)
         return Quadratic(gradient, self.weight * (slopes @ slopes.mT))
