@@ -36,57 +36,77 @@ def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 def _tile(rows: int, neighbours: int = 1) -> Any:
     """A function for tiles of that many rows, and panels beside each other."""
 
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def tile(_: Any, left: Any, start: Any, right: Any, at: Any, stride: Any, out: Any, to: Any):  # type: ignore[no-untyped-def]
-        """out = left @ right for two-dimensional arrays of float32, out and left by whole rows.
+        """out = left @ right for arrays of float32, `left` and `out` by whole rows.
 
         `start`, `at` and `to` count numbers from the arrays' beginnings, `stride` those from one
         row of `right` to the next.
         """
         place = types.intp
-        signature = types.void(left, place, right, place, place, out, place)
-        return signature, _code
+        return types.void(left, place, right, place, place, out, place), code
 
-    def _code(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        kinds = signature.args
-        left, right, out = (context.make_array(kinds[i])(context, b, args[i]) for i in (0, 2, 5))
-        start, at, stride, to = args[1], args[3], args[4], args[6]
-        depth, wide = (cgutils.unpack_tuple(b, x.shape)[-1] for x in (left, out))
-        vector = ir.VectorType(ir.FloatType(), LANES)
-        index, lanes = ir.IntType(64), ir.VectorType(ir.IntType(32), LANES)
-        multiply_add = cgutils.get_or_insert_function(
-            b.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32"
+    def code(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        left, right, out = (
+            context.make_array(signature.args[i])(context, b, args[i]) for i in (0, 2, 5)
         )
-
-        def pointer(array: Any, place: Any, column: int) -> Any:
-            place = b.add(place, ir.Constant(index, LANES * column))
-            return b.bitcast(b.gep(array.data, [place]), vector.as_pointer())
-
-        def row(place: Any, length: Any, i: int) -> Any:
-            return b.add(place, b.mul(length, ir.Constant(index, i)))
-
-        zero, none = ir.Constant(vector, [0.0] * LANES), ir.Constant(vector, ir.Undefined)
-        gap = b.mul(depth, ir.Constant(index, WIDTH))  # between panels
-        columns = range(neighbours * VECTORS)
-        grid = [(i, j) for i in range(rows) for j in columns]
-        sums = {place: cgutils.alloca_once_value(b, zero) for place in grid}
-        with cgutils.for_range(b, depth) as loop:
-            here = b.add(at, b.mul(loop.index, stride))
-            weights = [
-                b.load(pointer(right, row(here, gap, j // VECTORS), j % VECTORS), align=4)
-                for j in columns
-            ]
-            for i in range(rows):
-                x = b.load(b.gep(left.data, [b.add(row(start, depth, i), loop.index)]))
-                x = b.insert_element(none, x, ir.Constant(ir.IntType(32), 0))
-                x = b.shuffle_vector(x, none, ir.Constant(lanes, [0] * LANES))
-                for j in columns:
-                    total = b.call(multiply_add, [x, weights[j], b.load(sums[i, j])])
-                    b.store(total, sums[i, j])
-        for i, j in grid:
-            b.store(b.load(sums[i, j]), pointer(out, row(to, wide, i), j), align=4)
+        depth, wide = (cgutils.unpack_tuple(b, x.shape)[-1] for x in (left, out))
+        places = zip((left, right, out), (args[1], args[3], args[6]), strict=True)
+        pointers = [b.gep(array.data, [place]) for array, place in places]
+        b.call(_tile_code(b.module, rows, neighbours), [*pointers, depth, args[4], wide])
         return context.get_dummy_value()
 
+    return tile
+
+
+def _tile_code(module: Any, rows: int, neighbours: int) -> Any:
+    """The tile as a function of pointers, depth, and the lengths of right's and out's rows.
+
+    It is never inlined: its many copies would take minutes to compile.
+    """
+    number, index = ir.FloatType(), ir.IntType(64)
+    vector, lanes = ir.VectorType(number, LANES), ir.VectorType(ir.IntType(32), LANES)
+    kind = ir.FunctionType(ir.VoidType(), [number.as_pointer()] * 3 + [index] * 3)
+    tile = cgutils.get_or_insert_function(module, kind, f"bilinear_wm_tile_{rows}_{neighbours}")
+    if tile.blocks:
+        return tile
+    tile.linkage = "linkonce_odr"
+    tile.attributes.add("noinline")
+    b = ir.IRBuilder(tile.append_basic_block())
+    left, right, out, depth, stride, wide = tile.args
+    multiply_add = cgutils.get_or_insert_function(
+        module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32"
+    )
+
+    def pointer(array: Any, start: Any, length: Any, i: int, column: int) -> Any:
+        place = b.add(start, b.mul(length, ir.Constant(index, i)))
+        place = b.add(place, ir.Constant(index, LANES * column))
+        return b.gep(array, [place])
+
+    def registers(address: Any) -> Any:
+        return b.bitcast(address, vector.as_pointer())
+
+    origin, zero = ir.Constant(index, 0), ir.Constant(vector, [0.0] * LANES)
+    none, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    gap = b.mul(depth, ir.Constant(index, WIDTH))  # between panels
+    columns = range(neighbours * VECTORS)
+    sums = [[cgutils.alloca_once_value(b, zero) for _ in columns] for _ in range(rows)]
+    with cgutils.for_range(b, depth) as loop:
+        here = b.mul(loop.index, stride)
+        addresses = [pointer(right, here, gap, j // VECTORS, j % VECTORS) for j in columns]
+        weights = [b.load(registers(address), align=4) for address in addresses]
+        for i in range(rows):
+            x = b.load(pointer(left, loop.index, depth, i, 0))
+            x = b.insert_element(none, x, first)
+            x = b.shuffle_vector(x, none, ir.Constant(lanes, [0] * LANES))
+            for j in columns:
+                total = b.call(multiply_add, [x, weights[j], b.load(sums[i][j])])
+                b.store(total, sums[i][j])
+    for i in range(rows):
+        for j in columns:
+            address = registers(pointer(out, origin, wide, i, j))
+            b.store(b.load(sums[i][j]), address, align=4)
+    b.ret_void()
     return tile
 
 

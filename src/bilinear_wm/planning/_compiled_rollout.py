@@ -111,10 +111,10 @@ def directions(w: Any, ws: Any, passed: Any, q: Any) -> None:
     """
     m, d = w.base.shape
     tilde, system, length = passed[: m * d].reshape(m, d), ws.system, ws.length
-    tilde += w.base
-    wide, inverse = ws.wide, ws.inverse
+    base, wide, inverse = w.base, ws.wide, ws.inverse
     for i in range(m):
         for c in range(d):
+            tilde[i, c] += base[i, c]
             wide[i, c] = tilde[i, c]
     for i in range(m):
         for j in range(i + 1):
@@ -155,9 +155,12 @@ def advance(w: Any, ws: Any, passed: Any, q: Any, action: Any, r: Any, z: Any) -
         for j in range(m):
             total += w.gain[i, j] * action[j]
         ws.turned[i] = total
-    z[:] = passed[m * d : m * d + d]
-    if w.first.shape[0] > 0:
-        z += r
+    with_residual = w.first.shape[0] > 0
+    for c in range(d):
+        z[c] = passed[m * d + c]
+        if with_residual:
+            z[c] += r[c]
+    if with_residual:
         _hold(w, ws, q, r)
     _add(q, ws.turned, z)
 
@@ -176,19 +179,22 @@ def _hold(w: Any, ws: Any, q: Any, r: Any) -> None:
 @compiled
 def _sums(ws: Any, q: Any, with_residual: bool) -> None:
     """The sums of b_j q_j behind and of c_j q_j before each row, and `mixing`."""
-    m, mixing, behind, before = q.shape[0], ws.mixing, ws.behind, ws.before
-    mixing[:m] = ws.inverse
-    behind[m - 1] = 0.0
-    mixing[2 * m - 1] = ws.turned[m - 1] * ws.inverse[m - 1]
-    for i in range(m - 2, -1, -1):
-        behind[i] = behind[i + 1] + ws.turned[i + 1] * q[i + 1]
-        mixing[m + i] = mixing[m + i + 1] + ws.turned[i] * ws.inverse[i]
+    (m, d), mixing, behind, before = q.shape, ws.mixing, ws.behind, ws.before
+    turned, along, inverse = ws.turned, ws.along, ws.inverse
+    for i in range(m - 1, -1, -1):
+        for c in range(d):
+            behind[i, c] = behind[i + 1, c] + turned[i + 1] * q[i + 1, c] if i + 1 < m else 0.0
+        for c in range(m):
+            mixing[i, c] = inverse[i, c]
+            rest = mixing[m + i + 1, c] if i + 1 < m else np.float32(0)
+            mixing[m + i, c] = rest + turned[i] * inverse[i, c]
     if with_residual:
-        before[0] = 0.0
-        mixing[2 * m] = ws.along[0] * ws.inverse[0]
-        for i in range(1, m):
-            before[i] = before[i - 1] + ws.along[i - 1] * q[i - 1]
-            mixing[2 * m + i] = mixing[2 * m + i - 1] + ws.along[i] * ws.inverse[i]
+        for i in range(m):
+            for c in range(d):
+                before[i, c] = before[i - 1, c] + along[i - 1] * q[i - 1, c] if i > 0 else 0.0
+            for c in range(m):
+                rest = mixing[2 * m + i - 1, c] if i > 0 else np.float32(0)
+                mixing[2 * m + i, c] = rest + along[i] * inverse[i, c]
 
 
 @compiled
@@ -216,8 +222,8 @@ def _carry(w: Any, ws: Any, passed: Any, q: Any, r: Any, r_dot: Any, row: Any) -
         _subtract(w.held, along, turned)
     for c in range(d):
         row[c] = passed[m * d + c] + mixed[m, c]  # A z. + W b
-    if with_residual:
-        row += r_dot
+        if with_residual:
+            row[c] += r_dot[c]
     _add(q, turned, row)
 
 
