@@ -64,7 +64,7 @@ def search(w: Any, ws: Any, bs: Any, p: Any, budget: int) -> int:
 @compiled
 def finish(w: Any, ws: Any, bs: Any) -> int:
     """Leave the latents of the best plan in the workspace; returns its index."""
-    best = np.argmin(bs.chosen_costs)
+    best = bs.chosen_costs.argmin()
     roll_out(w, ws, bs.chosen[best], 0, 0, False)
     return best
 
