@@ -16,14 +16,14 @@ import torch
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.planning.base import (
-    Found,
     PlannableDynamics,
     Planner,
     PlannerConfig,
     PlanProblem,
     Search,
-    evaluate,
-    found_by,
+    SearchResult,
+    candidate_costs,
+    search_result,
 )
 from bilinear_wm.registry import PLANNERS
 
@@ -46,15 +46,15 @@ class ShootingPlanner(Planner):
     def __init__(self, dynamics: PlannableDynamics, config: ShootingConfig | None = None) -> None:
         super().__init__(dynamics, config or ShootingConfig())
 
-    def _search(self, search: Search) -> Found:
+    def _search(self, search: Search) -> SearchResult:
         generator = torch.Generator().manual_seed(self.config.seed)
         shape = (self.config.samples, *search.start.shape[1:])
         drawn = torch.randn(shape, generator=generator).to(search.start)
         plans = torch.cat([search.start[:, None], search.start[:, None] + drawn], dim=1)
         plans = search.clamp(plans)
-        costs, best = evaluate(self.dynamics, search, plans).min(dim=1)
+        costs, best = candidate_costs(self.dynamics, search, plans).min(dim=1)
         rows = torch.arange(len(plans))
-        return found_by("max_iterations", plans[rows, best], costs, 1)
+        return search_result(plans[rows, best], costs, 1, 1)
 
 
 PLANNERS.register("shooting", ShootingPlanner)

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from bilinear_wm.planning.base import (
-    Found,
     PlannableDynamics,
     Planner,
     PlannerConfig,
     Search,
-    Status,
-    evaluate,
-    found_by,
+    SearchResult,
+    candidate_costs,
     require,
+    search_result,
 )
 
 
@@ -47,19 +46,15 @@ class AdamPlanner(Planner):
     def __init__(self, dynamics: PlannableDynamics, config: AdamConfig | None = None) -> None:
         super().__init__(dynamics, config or AdamConfig())
 
-    def _search(self, search: Search) -> Found:
+    def _search(self, search: Search) -> SearchResult:
         config = self.config
         best = search.start
-        lowest = evaluate(self.dynamics, search, best[:, None])[:, 0]
-        status: Status = "max_iterations"
+        lowest = candidate_costs(self.dynamics, search, best[:, None])[:, 0]
         done = 0
         with torch.enable_grad():
             actions = search.start.clone().requires_grad_()
             optimizer = torch.optim.Adam([actions], lr=config.learning_rate)
-            for _ in range(config.iterations):
-                if search.out_of_time():
-                    status = "deadline"
-                    break
+            for done in search.iterations(config.iterations):
                 latents = self.dynamics.rollout(search.z0, actions)
                 cost = search.objective.value(latents[:, None], actions[:, None])[:, 0]
                 # Only the plan is differentiated: the model may be shared with other threads.
@@ -72,5 +67,4 @@ class AdamPlanner(Planner):
                 optimizer.step()
                 with torch.no_grad():
                     actions.copy_(search.clamp(actions))
-                done += 1
-        return found_by(status, best, lowest, done)
+        return search_result(best, lowest, done, config.iterations)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Protocol, get_args
 
@@ -154,6 +154,13 @@ class Search:
     def out_of_time(self) -> bool:
         return time.perf_counter() >= self.stop_at
 
+    def iterations(self, limit: int) -> Iterator[int]:
+        """1, 2, ... up to the limit, or until the deadline."""
+        for number in range(1, limit + 1):
+            if self.out_of_time():
+                return
+            yield number
+
     def rows(self, index: Tensor) -> Search:
         """Some of the problems."""
         return replace(
@@ -165,7 +172,7 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best plans of a search, with how it ended for each."""
 
     actions: Float[Tensor, "batch h m"]
@@ -197,7 +204,7 @@ class Planner(abc.ABC):
         self.dynamics, self.config = dynamics, config
 
     @abc.abstractmethod
-    def _search(self, search: Search) -> Found:
+    def _search(self, search: Search) -> SearchResult:
         """Look for good plans; `search.start` is one to beat."""
 
     @torch.no_grad()
@@ -244,7 +251,7 @@ class Planner(abc.ABC):
             seconds,
         )
 
-    def _search_some(self, search: Search, usable: Tensor) -> Found:
+    def _search_some(self, search: Search, usable: Tensor) -> SearchResult:
         """Search the usable problems; the others get their start back."""
         actions, cost = search.start.clone(), search.z0.new_full((len(usable),), torch.nan)
         status: list[Status] = ["bad_input"] * len(usable)
@@ -255,7 +262,7 @@ class Planner(abc.ABC):
             actions[rows], cost[rows] = found.actions, found.cost
             for place, row in enumerate(rows.tolist()):
                 status[row], iterations[row] = found.status[place], found.iterations[place]
-        return Found(actions, cost, status, iterations)
+        return SearchResult(actions, cost, status, iterations)
 
     def _tensors(
         self, problem: PlanProblem, warm_start: Tensor | None
@@ -313,7 +320,7 @@ def require(name: str, holds: bool, expected: str, config: PlannerConfig) -> Non
         raise InputError(f"{name}: expected {expected}, found {found!r}")
 
 
-def evaluate(
+def candidate_costs(
     dynamics: PlannableDynamics,
     search: Search,
     candidates: Float[Tensor, "batch samples h m"],
@@ -333,12 +340,13 @@ def evaluate(
     return torch.cat(costs)
 
 
-def found_by(status: Status, actions: Tensor, cost: Tensor, iterations: int) -> Found:
-    """The result of a search whose problems all ended alike, but for overflow."""
+def search_result(actions: Tensor, cost: Tensor, done: int, limit: int) -> SearchResult:
+    """Of a search whose problems all ended alike, but for overflow, after `done` iterations."""
+    status: Status = "max_iterations" if done >= limit else "deadline"
     ends: list[Status] = [
         status if finite else "diverged" for finite in torch.isfinite(cost).tolist()
     ]
-    return Found(actions, cost, ends, [iterations] * len(actions))
+    return SearchResult(actions, cost, ends, [done] * len(actions))
 
 
 def _sane(x: Float[Tensor, "batch ..."]) -> Tensor:

@@ -10,15 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilinear_wm.planning.base import (
-    Found,
     PlannableDynamics,
     Planner,
     PlannerConfig,
     Search,
-    Status,
-    evaluate,
-    found_by,
+    SearchResult,
+    candidate_costs,
     require,
+    search_result,
 )
 
 
@@ -76,25 +75,21 @@ class CEMPlanner(Planner):
         """Plans that join the population as they are; the first `elites` are the best."""
         return mean[:, None][:, :0]
 
-    def _search(self, search: Search) -> Found:
+    def _search(self, search: Search) -> SearchResult:
         config, start = self.config, search.start
         batch, horizon, _ = start.shape
         generator = torch.Generator().manual_seed(config.seed)
         mean, std = start, torch.full_like(start, config.initial_std)
         best = start
-        lowest = evaluate(self.dynamics, search, start[:, None], config.max_rows)[:, 0]
+        lowest = candidate_costs(self.dynamics, search, start[:, None], config.max_rows)[:, 0]
         elites = None
-        status: Status = "max_iterations"
         rows, done = torch.arange(batch, device=start.device), 0
-        while done < config.iterations:
-            if search.out_of_time():
-                status = "deadline"
-                break
+        for done in search.iterations(config.iterations):
             kept = self._kept(mean, elites)
             noise = self._noise(config.samples - kept.shape[1], horizon, generator).to(start)
             plans = torch.cat([kept, mean[:, None] + std[:, None] * noise], dim=1)
             plans = search.clamp(plans)
-            costs = evaluate(self.dynamics, search, plans, config.max_rows)
+            costs = candidate_costs(self.dynamics, search, plans, config.max_rows)
             cheapest, order = costs.topk(config.elites, largest=False)
             elites = plans[rows[:, None], order]
             better = cheapest[:, 0] < lowest
@@ -103,11 +98,10 @@ class CEMPlanner(Planner):
             usable = torch.isfinite(cheapest[:, -1])[:, None, None]
             mean = torch.where(usable, elites.mean(1), mean)
             std = torch.where(usable, elites.std(1, correction=0), std)
-            done += 1
         if config.returns == "mean":
-            cost = evaluate(self.dynamics, search, mean[:, None], config.max_rows)[:, 0]
-            initial = evaluate(self.dynamics, search, start[:, None], config.max_rows)[:, 0]
+            cost = candidate_costs(self.dynamics, search, mean[:, None], config.max_rows)[:, 0]
+            initial = candidate_costs(self.dynamics, search, start[:, None], config.max_rows)[:, 0]
             good = cost <= initial
             best = torch.where(good[:, None, None], mean, start)
             lowest = torch.where(good, cost, initial)
-        return found_by(status, best, lowest, done)
+        return search_result(best, lowest, done, config.iterations)

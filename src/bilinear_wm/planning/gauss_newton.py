@@ -33,13 +33,13 @@ from torch import Tensor
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.planning.base import (
-    Found,
     PlannableDynamics,
     Planner,
     PlannerConfig,
     Search,
+    SearchResult,
     Status,
-    evaluate,
+    candidate_costs,
     require,
 )
 from bilinear_wm.planning.kernel import Kernel, kernel_for
@@ -135,7 +135,7 @@ class GaussNewtonPlanner(Planner):
         if config.compiled and self._differentiate is analytic:
             self._kernel = kernel_for(dynamics, self._lift, config)
 
-    def _search(self, search: Search) -> Found:
+    def _search(self, search: Search) -> SearchResult:
         kernel = self._kernel if self._kernel and self._kernel.knows(search.objective) else None
         if kernel is not None and len(search.z0) > 0:
             # One after the other, and still faster than a batch in torch (docs/planning.md).
@@ -162,7 +162,7 @@ class GaussNewtonPlanner(Planner):
 
     def _descend(
         self, search: Search, actions: Float[Tensor, "batch h m"], tolerance: float
-    ) -> Found:
+    ) -> SearchResult:
         own = not search.objective.built_in or self._bilinear is None
         if own:  # a dynamics or a cost of the user's may differentiate inside
             return self._descend_in_torch(search, actions, tolerance)
@@ -172,11 +172,11 @@ class GaussNewtonPlanner(Planner):
 
     def _descend_in_torch(
         self, search: Search, actions: Float[Tensor, "batch h m"], tolerance: float
-    ) -> Found:
+    ) -> SearchResult:
         config, horizon = self.config, actions.shape[1]
         batch = len(actions)
         actions = actions.clone()
-        cost = evaluate(self.dynamics, search, actions[:, None])[:, 0]
+        cost = candidate_costs(self.dynamics, search, actions[:, None])[:, 0]
         status: list[Status] = ["max_iterations"] * batch
         iterations, quiet = [0] * batch, [0] * batch
         refreshed = min(config.refreshed_blocks or horizon, horizon)
@@ -214,7 +214,7 @@ class GaussNewtonPlanner(Planner):
                 some = search.rows(open_rows)
         for row in (~torch.isfinite(cost)).nonzero().flatten().tolist():
             status[row] = "diverged"
-        return Found(actions, cost, status, iterations)
+        return SearchResult(actions, cost, status, iterations)
 
     def _slopes(self, search: Search, actions: Tensor, blocks: list[int], **known: Any) -> Slopes:
         return self._differentiate(self.dynamics, search.z0, actions, self._lift, blocks, **known)
@@ -263,7 +263,7 @@ class GaussNewtonPlanner(Planner):
                 break
             some = search if len(open_rows) == len(cost) else search.rows(open_rows)
             trials = search.clamp(actions[open_rows, None] + lengths * step[open_rows, None])
-            costs = evaluate(self.dynamics, some, trials)
+            costs = candidate_costs(self.dynamics, some, trials)
             lower = costs < cost[open_rows, None]
             first = lower.int().argmax(-1)
             won = lower.any(-1).nonzero().squeeze(-1)
@@ -299,12 +299,14 @@ class GaussNewtonPlanner(Planner):
         offsets = torch.cat([along, noise.expand(len(along), -1, -1, -1)], dim=1)
         plans = search.clamp(search.start[:, None] + offsets)
         plans = torch.cat([search.start[:, None], plans], dim=1)
-        best = evaluate(self.dynamics, search, plans).topk(config.starts, largest=False).indices
+        best = (
+            candidate_costs(self.dynamics, search, plans).topk(config.starts, largest=False).indices
+        )
         return plans.gather(1, best[..., None, None].expand(-1, -1, *plans.shape[2:]))
 
 
-def _together(found: list[Found]) -> Found:
-    return Found(
+def _together(found: list[SearchResult]) -> SearchResult:
+    return SearchResult(
         torch.cat([one.actions for one in found]),
         torch.cat([one.cost for one in found]),
         [one.status[0] for one in found],

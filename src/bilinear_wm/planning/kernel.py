@@ -23,7 +23,7 @@ from torch import Tensor
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.dynamics.residual import ResidualDynamics
-from bilinear_wm.planning.base import Found, PlannableDynamics, Search, Status
+from bilinear_wm.planning.base import PlannableDynamics, Search, SearchResult, Status
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
 from bilinear_wm.planning.sensitivity import random_offsets
 
@@ -182,7 +182,7 @@ class Kernel:
             and {self._dynamics.env_action_size}.issuperset(steps)
         )
 
-    def search(self, search: Search) -> Found:
+    def search(self, search: Search) -> SearchResult:
         """One problem: rank the candidates, descend from the best of them, keep the best plan."""
         compiled, weights, numbers = self._compiled, self._weights(), self._numbers(search)
         space, crowd = self._memory(search.start.shape[1])
@@ -201,7 +201,7 @@ class Kernel:
         found = search.clamp(torch.from_numpy(crowd.chosen[best]).float())  # rounded, in the box
         latents = torch.from_numpy(space.latents[:, : search.z0.shape[1]].copy())
         status: Status = ENDINGS[ending]
-        return Found(found[None], cost, (status,), (int(crowd.counts[best]),), latents[None])
+        return SearchResult(found[None], cost, (status,), (int(crowd.counts[best]),), latents[None])
 
     def _weights(self) -> Weights:
         """The dynamics' parameters in the kernel's layout; laid out again when they change."""

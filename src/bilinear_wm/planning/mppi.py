@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from bilinear_wm.planning.base import (
-    Found,
     PlannableDynamics,
     Planner,
     PlannerConfig,
     Search,
-    Status,
-    evaluate,
-    found_by,
+    SearchResult,
+    candidate_costs,
     require,
+    search_result,
 )
 
 
@@ -55,12 +54,11 @@ class MPPIPlanner(Planner):
     def __init__(self, dynamics: PlannableDynamics, config: MPPIConfig | None = None) -> None:
         super().__init__(dynamics, config or MPPIConfig())
 
-    def _search(self, search: Search) -> Found:
+    def _search(self, search: Search) -> SearchResult:
         config, start = self.config, search.start
         generator = torch.Generator().manual_seed(config.seed)
         mean = best = start
         lowest = torch.full_like(start[:, 0, 0], torch.inf)
-        status: Status = "max_iterations"
         done = 0
         while True:
             # The mean is the first sample: its cost comes with theirs.
@@ -68,14 +66,11 @@ class MPPIPlanner(Planner):
             noise[0] = 0
             plans = search.clamp(mean[:, None] + config.std * noise)
             some = plans if done < config.iterations else plans[:, :1]
-            costs = evaluate(self.dynamics, search, some, config.max_rows)
+            costs = candidate_costs(self.dynamics, search, some, config.max_rows)
             better = costs[:, 0] < lowest
             best = torch.where(better[:, None, None], mean, best)
             lowest = torch.where(better, costs[:, 0], lowest)
-            if done == config.iterations:
-                break
-            if search.out_of_time():
-                status = "deadline"
+            if done == config.iterations or search.out_of_time():
                 break
             finite = torch.isfinite(costs)
             known = torch.where(finite, costs, 0.0)
@@ -85,4 +80,4 @@ class MPPIPlanner(Planner):
             weights = torch.softmax(torch.nan_to_num(score, nan=-1e9, neginf=-1e9), dim=-1)
             mean = search.clamp((weights[..., None, None] * plans).sum(1))
             done += 1
-        return found_by(status, best, lowest, done)
+        return search_result(best, lowest, done, config.iterations)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from bilinear_wm.planning.base import (
-    Found,
     PlannableDynamics,
     Planner,
     PlannerConfig,
     Search,
-    evaluate,
-    found_by,
+    SearchResult,
+    candidate_costs,
+    search_result,
 )
 
 
@@ -35,12 +35,12 @@ class LatticePlanner(Planner):
     def __init__(self, dynamics: PlannableDynamics, config: LatticeConfig | None = None) -> None:
         super().__init__(dynamics, config or LatticeConfig())
 
-    def _search(self, search: Search) -> Found:
+    def _search(self, search: Search) -> SearchResult:
         levels = torch.linspace(-2, 2, self.config.values).to(search.start)
         constant = levels[:, None, None].expand(-1, *search.start.shape[1:])
         plans = torch.cat(
             [search.start[:, None], constant.expand(len(search.start), *constant.shape)], dim=1
         )
         plans = search.clamp(plans)
-        costs, best = evaluate(self.dynamics, search, plans).min(dim=1)
-        return found_by("max_iterations", plans[torch.arange(len(plans)), best], costs, 1)
+        costs, best = candidate_costs(self.dynamics, search, plans).min(dim=1)
+        return search_result(plans[torch.arange(len(plans)), best], costs, 1, 1)
