@@ -54,7 +54,7 @@ class AdamPlanner(Planner):
         with torch.enable_grad():
             actions = search.start.clone().requires_grad_()
             optimizer = torch.optim.Adam([actions], lr=config.learning_rate)
-            for done in search.iterations(config.iterations):
+            for done in search.iterations(config.iterations):  # noqa: B007  (counted beyond it)
                 latents = self.dynamics.rollout(search.z0, actions)
                 cost = search.objective.value(latents[:, None], actions[:, None])[:, 0]
                 # Only the plan is differentiated: the model may be shared with other threads.

@@ -84,7 +84,7 @@ class CEMPlanner(Planner):
         lowest = candidate_costs(self.dynamics, search, start[:, None], config.max_rows)[:, 0]
         elites = None
         rows, done = torch.arange(batch, device=start.device), 0
-        for done in search.iterations(config.iterations):
+        for done in search.iterations(config.iterations):  # noqa: B007  (counted beyond it)
             kept = self._kept(mean, elites)
             noise = self._noise(config.samples - kept.shape[1], horizon, generator).to(start)
             plans = torch.cat([kept, mean[:, None] + std[:, None] * noise], dim=1)
