@@ -15,6 +15,8 @@ one). Numbers that belong to a problem may be given once for all, or one row a p
 from __future__ import annotations
 
 import abc
+import functools
+import warnings
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
@@ -25,6 +27,14 @@ from torch import Tensor
 
 from bilinear_wm.errors import InputError
 from bilinear_wm.planning.objective import Quadratic, Tangents, Term
+
+
+@functools.cache
+def _load_rules() -> None:
+    """Torch compiles its forward-mode rules when they are first used, and warns of its own way."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.zeros(1),))
 
 
 class Residuals(Term):
@@ -46,6 +56,7 @@ class Residuals(Term):
         return 0.5 * self.weight * self.residual(latents, actions).square().sum(-1)
 
     def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+        _load_rules()
         k = tangents.actions.shape[-1]
         moving = [F.pad(rows, (0, 0, 0, k - rows.shape[-2])) for rows in tangents.latents]
         z_dot = torch.stack([torch.zeros_like(moving[0]), *moving], dim=2)
