@@ -36,7 +36,7 @@ def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 def _tile(rows: int, neighbours: int = 1) -> Any:
     """A function for tiles of that many rows, and panels beside each other."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def tile(_: Any, left: Any, start: Any, right: Any, at: Any, stride: Any, out: Any, to: Any):  # type: ignore[no-untyped-def]
         """out = left @ right for arrays of float32, `left` and `out` by whole rows.
 
