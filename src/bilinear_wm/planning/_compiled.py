@@ -62,11 +62,9 @@ def search(w: Any, ws: Any, bs: Any, p: Any, budget: int) -> int:
 
 
 @compiled
-def finish(w: Any, ws: Any, bs: Any) -> int:
-    """Leave the latents of the best plan in the workspace; returns its index."""
-    best = bs.chosen_costs.argmin()
-    roll_out(w, ws, bs.chosen[best], 0, 0, False)
-    return best
+def finish(w: Any, ws: Any, bs: Any) -> None:
+    """Leave the latents of the best plan in the workspace."""
+    roll_out(w, ws, bs.chosen[np.argmin(bs.chosen_costs)], 0, 0, False)
 
 
 @compiled
