@@ -58,6 +58,17 @@ def test_without_latency_there_is_no_delay() -> None:
     assert run(pursuit(), [actions(1, 2), actions(3, 4)], 0, "exhausted", 4) == [1, 2, 3, 4]
 
 
+def test_no_plan_looks_beyond_the_time_that_is_left() -> None:
+    chase = pursuit(budget=50)
+    looked = []
+    while chase.running:
+        if chase.wants_plan("exhausted"):
+            looked.append(chase.blocks_left(5, frame_skip=5))
+            chase.begin_plan(np.zeros((5 * looked[-1], 2), np.float32), delay=1)
+        chase.step()
+    assert looked == [5, 4, 1]  # from steps 0, 26 and 47
+
+
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planner that knows the position and, in free space, the dynamics."""

@@ -5,7 +5,8 @@
 Time passes while a plan is made. A planning call, encoding included, is timed on one environment;
 if it takes tau and a control period is Delta, a plan made from the observation and goal of step t
 is there at step t + L, L = ceil(tau / Delta). Until then the rest of the previous plan is executed,
-then zeros. Only tasks count that a policy which never acts does not solve.
+then zeros. No plan looks beyond the end of the time: one that did would be cut off on its way. Only
+tasks count that a policy which never acts does not solve.
 """
 
 from __future__ import annotations
@@ -172,11 +173,11 @@ class Pursuit:
         return replan == "always" or not self._queue
 
     def blocks_left(self, horizon: int, frame_skip: int) -> int:
-        """How far ahead a plan begun now looks."""
+        """How far ahead a plan begun now looks: never beyond the time that is left."""
         left = 0 if self._begun is None else horizon - (self.steps - self._begun) // frame_skip
         if left < 1 or not self._queue:
             self._begun, left = self.steps, horizon
-        return left
+        return min(left, max((self.budget - self.steps) // frame_skip, 1))
 
     def begin_plan(self, actions: Actions, delay: int) -> None:
         """A plan made from this step's observation, which is there `delay` steps later."""
