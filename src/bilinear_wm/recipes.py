@@ -123,8 +123,12 @@ PAPER_HORIZONS = {"reacher": 3}
 
 COMPACT_PLAN: dict[str, Any] = {"effort": 5e-3, "candidates": 64, "spread": 1.0, "starts": 4}
 """One setting for all compact models; docs/experiments.md tells how it was found."""
-OWN_PLANS: dict[str, dict[str, Any]] = {"cube": {"effort": 1e-5, "damping": 1e-6}}
-"""Cube's pretrained model still has an earlier encoder, whose latents are smaller."""
+OWN_PLANS: dict[str, dict[str, Any]] = {
+    "pusht": COMPACT_PLAN | {"candidates": 256, "starts": 16},
+    "cube": {"effort": 1e-5, "damping": 1e-6},
+}
+"""PushT's contacts make local minima, so it is worth searching from more places. Cube's pretrained
+model still has an earlier encoder, whose latents are smaller."""
 COMPACT_HORIZONS = {"reacher": 2, "cube": 5}
 """Blocks that a plan looks ahead, where that is not a block for every five steps of the offset: a
 picture hides Reacher's velocity, so short plans win."""

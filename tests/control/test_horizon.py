@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ def courses(
     """The courses of plans made at these ticks, each continuing the one before."""
     course, found = Course(LoopConfig(**changes), SKIP), []
     for tick in ticks:
-        left = None if budget is None else math.ceil((budget - tick) / SKIP)
+        left = None if budget is None else budget - tick
         distance = (distances or {}).get(tick, 1.0)
         course = course.next(tick, distance, tick in (0, *new_goals), left)
         found.append(course)
@@ -45,6 +44,12 @@ def test_before_a_deadline_plans_keep_their_length_until_it_is_near() -> None:
     assert horizons(every_two, budget=50, arrive="deadline") == [5, 5, 5, 4, 2]
     assert horizons(every_two, arrive="deadline") == [5] * 5
     assert horizons(range(45, 50, 2), budget=50, arrive="deadline") == [1] * 3
+
+
+def test_no_plan_looks_beyond_the_time_that_is_left_if_limited() -> None:
+    assert horizons(range(0, 50, 26), budget=50, limited=True) == [5, 4]
+    assert horizons(range(0, 50, 26), budget=50) == [5, 5]
+    assert horizons(range(47, 50, 3), budget=50, limited=True) == [1]
 
 
 def test_the_rest_is_the_next_warm_start() -> None:

@@ -41,6 +41,8 @@ class LoopConfig:
         late: What becomes of a late plan's first actions, as many as were executed while it was
             made: `drop` them, unless that would be all, or `keep` them.
         warm_start: Begin plans that continue another from its rest.
+        limited: No plan that arrives with another looks beyond the time that is left: it would be
+            cut off on its way.
         max_horizon: Give plans twice the time, up to this, when those before used theirs up without
             halving the latent distance to the goal: past an obstacle the way may be long. A new
             goal begins with `horizon` again. By default all get the same.
@@ -51,6 +53,7 @@ class LoopConfig:
     arrive: Arrive = "plan"
     late: Late = "drop"
     warm_start: bool = True
+    limited: bool = False
     max_horizon: int | None = None
 
     def __post_init__(self) -> None:
@@ -106,14 +109,14 @@ class Course:
         """Everything forgotten but what pictures look like."""
         return type(self)(self.config, self.frame_skip, known=self.known)
 
-    def next(self, tick: int, distance: float, new_goal: bool, blocks_left: int | None) -> Self:
+    def next(self, tick: int, distance: float, new_goal: bool, ticks_left: int | None) -> Self:
         """The course of a plan that begins now, as yet without the plan.
 
         Args:
             tick: The next tick.
             distance: Between the latents now and of the goal.
             new_goal: Whether the goal is another than the last plan's.
-            blocks_left: That may still be executed, where that is limited.
+            ticks_left: That may still be executed, where that is limited.
         """
         course, config = self, self.config
         if new_goal:
@@ -125,8 +128,10 @@ class Course:
             stuck = distance > PROGRESS * course.distance
             horizon = min(2 * course.ahead, config.longest) if stuck else config.horizon
             course = replace(course, begun=tick, ahead=horizon, distance=distance, blocks=None)
-        if config.arrive == "deadline" and blocks_left is not None:
-            horizon = min(horizon, max(blocks_left, 1))
+        if ticks_left is not None and config.arrive == "deadline":
+            horizon = min(horizon, max(-(-ticks_left // self.frame_skip), 1))
+        elif ticks_left is not None and config.limited:  # whole blocks only
+            horizon = min(horizon, max(ticks_left // self.frame_skip, 1))
         if config.warm_start and course.blocks is not None:
             passed = (tick - course.made) // self.frame_skip
             if config.arrive == "plan":  # plans that arrive together end together

@@ -55,8 +55,8 @@ class Job:
     """Planned actions that were executed before it."""
     course: Course
     """What is remembered of the plans before."""
-    blocks_left: int | None = None
-    """Blocks that may still be executed, the last perhaps in part."""
+    ticks_left: int | None = None
+    """Ticks until the budget ends."""
     blocks: tuple[Block, ...] = ()
     """What happened since the last job."""
     anchor: Observation | None = None
@@ -177,7 +177,7 @@ class Loop:
             return None
         self._planned = self._observations
         course = self._course if self._queue else replace(self._course, blocks=None)
-        left = None if self._budget is None else -(-(self._budget - self._ticks) // self._skip)
+        left = None if self._budget is None else self._budget - self._ticks
         return Job(
             self._seen, self._goal, self._observations, self._ticks, self._executed, course, left,
             self._trail.take(), self._trail.anchor,

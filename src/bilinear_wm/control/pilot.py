@@ -172,7 +172,7 @@ def _course(job: Job, distance: float, alarm: bool) -> Course:
     """Of the plan that a job asks for."""
     course = job.course.afresh() if alarm else job.course
     new_goal = all(seen is not job.goal for seen, _ in course.known)
-    return course.next(job.tick, distance, new_goal, job.blocks_left)
+    return course.next(job.tick, distance, new_goal, job.ticks_left)
 
 
 def _kept(job: Job, known: dict[int, Tensor]) -> tuple[tuple[Any, Tensor], ...]:

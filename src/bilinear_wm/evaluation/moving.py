@@ -5,7 +5,8 @@
 Time passes while a plan is made. A planning call, encoding included, is timed on one environment;
 if it takes tau and a control period is Delta, a plan made from the observation and goal of step t
 is there at step t + L, L = ceil(tau / Delta). Until then the rest of the previous plan is executed,
-then zeros. Only tasks count that a policy which never acts does not solve.
+then zeros. No plan looks beyond the end of the time: one that did would be cut off on its way. Only
+tasks count that a policy which never acts does not solve.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class RealtimeConfig:
         """How the protocol plans."""
         ours = self.protocol == "controller"
         late: Literal["drop", "keep"] = "drop" if ours else "keep"
-        return LoopConfig(self.horizon, self.replan, late=late, warm_start=ours)
+        return LoopConfig(self.horizon, self.replan, late=late, warm_start=ours, limited=True)
 
 
 @dataclass(frozen=True)
