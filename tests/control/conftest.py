@@ -33,7 +33,7 @@ def make_loop(budget: int | None = None, max_age_s: float = math.inf, **changes:
 
 def delivery(job: Job, actions: np.ndarray, status: Status = "converged") -> Delivery:
     """A plan of these raw actions."""
-    course = job.course.next(job.tick, 1.0, False, job.blocks_left)
+    course = job.course.next(job.tick, 1.0, False, job.ticks_left)
     blocks = torch.zeros(course.horizon, 10)
     plan = Plan(blocks, torch.zeros(course.horizon + 1, 12), torch.zeros(()), status, 1, 0.0)
     return Delivery(actions, plan, with_plan(course, blocks))
