@@ -16,6 +16,7 @@ from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.evaluation.goals import StartGoal
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.observation import Observation, ObservationSpec, stack
 from bilinear_wm.planning import Planner, PlanProblem
 from bilinear_wm.reporting.results import EpisodeResult, mean_change
 from bilinear_wm.tasks.base import Task
@@ -63,6 +64,13 @@ class Episode:
 
     def goal_picture(self) -> NDArray[np.uint8]:
         return self._camera.picture(self.task.goal)
+
+    def observe(self, spec: ObservationSpec) -> Observation:
+        return self._camera.observe(spec, self.states)
+
+    def observe_goal(self, spec: ObservationSpec) -> Observation:
+        """The goal, at rest."""
+        return self._camera.observe(spec, [self.task.goal])
 
     def execute(self, actions: Actions, film: bool = False) -> None:
         """Act until the actions, the budget or the way to the goal end."""
@@ -170,8 +178,9 @@ class ModelPolicy:
     def _encode(self, episodes: Sequence[Episode]) -> Tensor:
         """Latents now; goals are encoded once."""
         fresh = [e for e in episodes if e.task.index not in self._goals]
-        pictures = [e.picture() for e in episodes] + [e.goal_picture() for e in fresh]
-        z = self.model.encode(np.stack(pictures))
+        spec = self.model.config.observes
+        seen = [e.observe(spec) for e in episodes] + [e.observe_goal(spec) for e in fresh]
+        z = self.model.encode(stack(seen))
         for episode, goal in zip(fresh, z[len(episodes) :], strict=True):
             self._goals[episode.task.index] = goal
         return z[: len(episodes)]
@@ -201,11 +210,11 @@ class ModelPolicy:
                 break
         return times[1:] or times
 
-    def encode_ms(self, picture: NDArray[np.uint8]) -> list[float]:
-        """Encoding one picture, again and again."""
+    def encode_ms(self, observation: Observation) -> list[float]:
+        """Encoding one observation, again and again."""
         times = []
         for _ in range(10):
             begun = time.perf_counter()
-            self.model.encode(picture)
+            self.model.encode(observation)
             times.append(1e3 * (time.perf_counter() - begun))
         return times

@@ -316,7 +316,7 @@ def _summarize(
     encode_ms: list[float] = []
     if isinstance(policy, ModelPolicy):
         plan_ms = policy.latency_ms()
-        encode_ms = policy.encode_ms(camera.picture(tasks[0].start))
+        encode_ms = policy.encode_ms(camera.observe(policy.model.config.observes, [tasks[0].start]))
     return Evaluation(
         success=rate([row.success for row in rows]),
         success_unsolved=rate([row.success for row in rows if not row.solved_at_start]),

@@ -22,10 +22,12 @@ from accelerate import Accelerator
 
 from bilinear_wm.analysis.diagnose import describe, diagnose
 from bilinear_wm.analysis.latents import calibrate, fingerprint
-from bilinear_wm.data.windows import Batch, EpisodeDataset
+from bilinear_wm.data.windows import FRAME_SKIP, Batch, EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.config import ModelConfig
+from bilinear_wm.observation import CAMERA, ObservationSpec
 from bilinear_wm.training import run_folder
 from bilinear_wm.training.loop import TrainingInterrupted, TrainingLoop
 
@@ -119,8 +121,11 @@ class _Run(TrainingLoop):
         super().__init__(config, signals, progress and accelerator.is_main_process)
         self.config, self.accelerator = config, accelerator
         self.is_main, self.label = accelerator.is_main_process, f"train {config.model}"
-        self.train_data = EpisodeDataset(config.data, config.num_frames)
-        self.held_out = EpisodeDataset(config.data, config.num_frames, split="validation")
+        spec = observed_by(config)
+        self.train_data = EpisodeDataset(config.data, config.num_frames, spec=spec)
+        self.held_out = EpisodeDataset(
+            config.data, config.num_frames, spec=spec, split="validation"
+        )
         if len(self.train_data) < config.batch_size:
             raise InputError(
                 f"--batch-size: expected at most the {len(self.train_data)} training windows of "
@@ -160,11 +165,10 @@ class _Run(TrainingLoop):
         torch.manual_seed(config.seed + 1_000_003 * self.step + 7919 * accelerator.process_index)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, self.step)
-        pixels = torch.from_numpy(batch.pixels).to(accelerator.device)
         actions = torch.from_numpy(batch.actions).to(accelerator.device)
         self.model.train()
         with accelerator.autocast():
-            loss = self.wrapped(pixels, actions)
+            loss = self.wrapped(batch.observation, actions)
         if not torch.isfinite(loss.total):
             windows = list(zip(batch.episodes.tolist(), batch.steps.tolist(), strict=True))
             raise InputError(
@@ -246,6 +250,18 @@ class _Run(TrainingLoop):
         return stopped
 
 
+def observed_by(config: TrainConfig) -> ObservationSpec:
+    """What the model that a run trains will see, from its options."""
+    found = ModelConfig.from_json(config.options)
+    every = found.get("observed_every")
+    return ObservationSpec(
+        found.get("cameras", (CAMERA,)),
+        found.get("proprioception", ()),
+        found.get("observed", 1),
+        FRAME_SKIP if every is None else every,
+    )
+
+
 def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     """A fresh model for a dataset."""
     if config.model not in MODELS:
@@ -261,6 +277,8 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "action_mean": tuple(float(x) for x in data.action_mean),
         "action_std": tuple(float(x) for x in data.action_std),
         "render_quality": data.file.render_quality or "unknown",
+        "proprioception_mean": tuple(float(x) for x in data.proprioception_mean),
+        "proprioception_std": tuple(float(x) for x in data.proprioception_std),
     }
     try:
         options = cls.config_class.from_json(config.options)
@@ -268,7 +286,7 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     except TypeError as error:
         raise InputError(f"--options: {error}") from error
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
-    model.prepare(torch.from_numpy(data.batch(chosen).pixels[:, 0]))
+    model.prepare(data.batch(chosen).observation[:, 0])
     return model
 
 
