@@ -14,6 +14,7 @@ import torch
 
 from bilinear_wm.analysis.latents import episodes_for
 from bilinear_wm.cli import main
+from bilinear_wm.control.realtime import RealTimeController
 from bilinear_wm.data.windows import EpisodeDataset, split_episodes
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, load_model
@@ -27,6 +28,7 @@ from bilinear_wm.observation import (
     recent,
     stack,
 )
+from bilinear_wm.planning import GaussNewtonPlanner
 from bilinear_wm.tasks import make_task
 from bilinear_wm.training.residual import ResidualConfig, train_residual
 from bilinear_wm.training.train import TrainConfig, train
@@ -359,6 +361,13 @@ def test_tasks_name_what_they_cannot_show(task_name: str) -> None:
     with pytest.raises(InputError, match=f"{task_name}: proprioception: expected some of .*'?hope"):
         task.observe(ObservationSpec(proprioception=("hope",)))
     task.close()
+
+
+def test_what_hands_on_pictures_refuses_models_that_want_more() -> None:
+    model = small_model("bilinear", observed=2)
+    planner = GaussNewtonPlanner(model.dynamics)
+    with pytest.raises(InputError, match="controller: expected a model that sees one picture"):
+        RealTimeController(model, planner, control_hz=20)
 
 
 # The whole chain.

@@ -85,6 +85,7 @@ class RealTimeController:
     ) -> None:
         if not control_hz > 0:
             raise InputError(f"control_hz: expected more than 0, found {control_hz}")
+        model.config.observes.must_be_picture("controller")
         longest = horizon if max_horizon is None else max_horizon
         if not 1 <= horizon <= longest:
             raise InputError(

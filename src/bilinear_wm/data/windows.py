@@ -289,31 +289,24 @@ class EpisodeDataset:
         """What is seen in episodes (n,) of the split at steps (n, frames) of each."""
         if self.spec.num_observed > 1:
             steps = self.spec.looks_back(steps)
-        apart = (slice(None),) + (None,) * (steps.ndim - 1)
-        pictures = {
-            camera: self._pictures(camera, which, steps // self.file.frame_stride)
-            for camera in self.spec.cameras
-        }
+        frames = steps // self.file.frame_stride
+        pictures = {camera: self._pictures(camera, which, frames) for camera in self.spec.cameras}
         if self._numbers is None:
             return Observation(pictures)
-        rows = self.file.offsets[self.episodes[which]][apart] + steps
-        return Observation(pictures, self._numbers[rows])
+        first_row = self.file.offsets[self.episodes[which]]
+        return Observation(pictures, self._numbers[_beside(first_row, steps) + steps])
 
     def _pictures(
         self, camera: str, which: NDArray[np.int64], frames: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
         """Pictures by their number within episodes, from memory or from the file."""
         if self._frames is not None:
-            apart = (slice(None),) + (None,) * (frames.ndim - 1)
-            return self._frames[camera][self._first_frames()[which][apart] + frames]
-        column = self._open_here()[camera]
+            return self._frames[camera][_beside(self._first_frames()[which], frames) + frames]
+        column, begins = self._open_here()[camera], self.file.frame_offsets[self.episodes[which]]
         found = []
-        for begin, wanted in zip(
-            self.file.frame_offsets[self.episodes[which]], frames, strict=True
-        ):
-            first = int(wanted.min())
-            read = column[begin + first : begin + int(wanted.max()) + 1]
-            found.append(read[wanted - first])
+        for begin, wanted in zip(begins, frames, strict=True):
+            first, last = int(wanted.min()), int(wanted.max())
+            found.append(column[begin + first : begin + last + 1][wanted - first])
         return np.stack(found)
 
     def _open_here(self) -> h5py.File:
@@ -342,6 +335,11 @@ def _statistics(numbers: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.
     std = values.std(axis=0)
     std[std < 1e-8] = 1.0  # a number that never changes says nothing; keep it finite
     return values.mean(axis=0).astype(np.float32), std.astype(np.float32)
+
+
+def _beside(values: NDArray[np.int64], array: NDArray[Any]) -> NDArray[np.int64]:
+    """Values (n,) with further axes, to be added to an array (n, ...)."""
+    return values.reshape(-1, *(1,) * (array.ndim - 1))
 
 
 def _free_memory() -> float:

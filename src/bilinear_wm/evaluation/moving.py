@@ -280,6 +280,7 @@ class _Planning:
             config.task, config.checkpoint, config.planner, config.planner_options
         )
         self.model: WorldModel = loaded.model
+        self.model.config.observes.must_be_picture("moving goals")
         self._camera, self._bounds = loaded.camera, loaded.bounds
         self._planner: Planner = loaded.planner
         self._horizon = config.horizon
