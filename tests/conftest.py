@@ -15,7 +15,7 @@ from jaxtyping import install_import_hook
 
 MATHS = (
     "dynamics", "models.bilinear", "models.drawing", "models.encoders", "models.lewm",
-    "models.smwm",
+    "models.senses", "models.smwm",
 )  # fmt: skip
 install_import_hook([f"bilinear_wm.{name}" for name in MATHS], "beartype.beartype")
 

@@ -57,7 +57,8 @@ class Oracle:
                 dynamics.B[i % 2, i] = 5.0 / 100  # five pixels a step, in hundreds of pixels
         self.dynamics = dynamics
 
-    def encode(self, pixels: np.ndarray) -> torch.Tensor:
+    def encode(self, observation: object) -> torch.Tensor:
+        pixels = self.config.observes.of(observation).pictures["pixels"]
         red = pixels[..., 0].astype(float) - pixels[..., 1]
         scale = 224 / pixels.shape[-2]
         grid = (np.arange(pixels.shape[-2]) + 0.5) * scale - 0.5

@@ -125,14 +125,14 @@ def run_geometry(config: GeometryConfig) -> dict[str, Any]:
     (config.out / "geometry.json").write_text(json.dumps(found) + "\n")
     figures.draw_geometry(found, config.out)
     if model.config.encoder == "points":
-        some = held_out.batch(np.linspace(0, len(held_out) - 1, SHEET).astype(int)).pixels[:, 0]
-        write_picture(config.out / "points.png", points_sheet(model, some))
+        some = held_out.batch(np.linspace(0, len(held_out) - 1, SHEET).astype(int))
+        write_picture(config.out / "points.png", points_sheet(model, some.observation[:, 0]))
     return found
 
 
-def points_sheet(model: WorldModel, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def points_sheet(model: WorldModel, observation: Any) -> NDArray[np.uint8]:
     """A contact sheet of a model: pictures with its points on them, above what it draws."""
-    z = model.encode(pixels)
+    pixels, z = model.present(observation).cpu().numpy(), model.encode(observation)
     places = model.points(z).cpu().numpy()
     marked = [with_points(frame, at, SHEET_SIZE) for frame, at in zip(pixels, places, strict=True)]
     rows = [np.stack(marked)]

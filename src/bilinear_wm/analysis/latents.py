@@ -21,13 +21,14 @@ CHUNK = 256
 
 
 def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> EpisodeDataset:
-    """Windows of two pictures as the model knows them, in its units; refuses other pictures."""
+    """Windows of two observations as the model knows them; refuses other pictures."""
     facts = model.config
     known = facts.render_quality != "unknown"
     data = EpisodeDataset(
         path,
         2,
         frame_skip=facts.frame_skip,
+        spec=facts.observes,
         split=split,
         image_size=facts.image_size,
         render_quality=facts.render_quality if known else None,
@@ -68,8 +69,7 @@ def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tens
     device = model.device
     for indices in _spread(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
         batch = train.batch(indices)
-        pixels = torch.from_numpy(batch.pixels).to(device)
-        model.loss(pixels, torch.from_numpy(batch.actions).to(device))
+        model.loss(batch.observation, torch.from_numpy(batch.actions).to(device))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     model.eval()
@@ -85,7 +85,7 @@ def encode_windows(
     latents, actions, states = [], [], []
     for indices in _spread(len(data), count, max(CHUNK // data.num_frames, 1)):
         batch = data.batch(indices)
-        latents.append(model.encode(batch.pixels))
+        latents.append(model.encode(batch.observation))
         actions.append(torch.from_numpy(batch.actions).to(device))
         if batch.states is not None:
             states.append(batch.states)

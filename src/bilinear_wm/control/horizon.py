@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.errors import InputError, check_choices
+from bilinear_wm.observation import Seen
 
 PROGRESS = 0.5
 """What a plan must leave of the goal's distance at most, or the next one gets more time."""
-Observation = NDArray[Any]
 Arrive = Literal["plan", "deadline"]
 Late = Literal["drop", "keep"]
 Replan = Literal["always", "exhausted"] | int
@@ -103,7 +102,7 @@ class Course:
     horizon: int = 1
     start: Float[Tensor, "left m"] | None = None
     blocks: Float[Tensor, "h m"] | None = None
-    known: tuple[tuple[Observation, Tensor], ...] = ()
+    known: tuple[tuple[Seen, Tensor], ...] = ()
 
     def afresh(self) -> Self:
         """Everything forgotten but what pictures look like."""

@@ -16,9 +16,10 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bilinear_wm.control.horizon import Course, LoopConfig, Observation
+from bilinear_wm.control.horizon import Course, LoopConfig
 from bilinear_wm.control.monitor import Block, Trail
 from bilinear_wm.errors import InputError
+from bilinear_wm.observation import Seen, is_finite
 from bilinear_wm.planning.base import Plan
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ class Tick:
 class Job:
     """Something to plan."""
 
-    seen: Observation
-    goal: Observation
+    seen: Seen
+    goal: Seen
     number: int
     """Of the observation."""
     tick: int
@@ -59,7 +60,7 @@ class Job:
     """Ticks until the budget ends."""
     blocks: tuple[Block, ...] = ()
     """What happened since the last job."""
-    anchor: Observation | None = None
+    anchor: Seen | None = None
     """Where the next block begins."""
 
 
@@ -115,8 +116,8 @@ class Loop:
         self._hold = np.clip(wanted, self._low, self._high)
         self.config, self._skip, self._budget = config, frame_skip, budget
         self._max_age_s, self._watched = max_age_s, watched
-        self._seen: Observation | None = None
-        self._goal: Observation | None = None
+        self._seen: Seen | None = None
+        self._goal: Seen | None = None
         self._seen_at = -math.inf
         self._problem = "no observation"
         self._observations = self._planned = self._valid_from = 0
@@ -138,16 +139,16 @@ class Loop:
 
     # Observing.
 
-    def observe(self, seen: Observation, at: float = 0.0) -> None:
+    def observe(self, seen: Seen, at: float = 0.0) -> None:
         """Take what is seen at a time; what is not finite is reported, not planned from."""
-        finite = np.isfinite(seen).all()
+        finite = is_finite(seen)
         self._seen, self._seen_at = (seen if finite else None), at
         self._problem = "" if finite else "observation is not finite"
         self._observations += 1
         self._trail.observe(self._seen)
 
-    def set_goal(self, goal: Observation) -> None:
-        if not np.isfinite(goal).all():
+    def set_goal(self, goal: Seen) -> None:
+        if not is_finite(goal):
             raise InputError("goal: expected finite numbers, found some that are not")
         self._goal = goal
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.observation import Seen
 
 BLOCKS_KEPT = 32
 """Blocks that wait to be looked at, at most, while a plan is made."""
@@ -29,10 +29,10 @@ BLOCKS_KEPT = 32
 class Block:
     """A block as it happened."""
 
-    before: NDArray[Any]
+    before: Seen
     actions: NDArray[np.float32]
     """Raw, one row a tick."""
-    after: NDArray[Any]
+    after: Seen
 
 
 class Trail:
@@ -42,7 +42,7 @@ class Trail:
         self._skip = frame_skip
         self._done: list[NDArray[np.float32]] = []
         self._blocks: deque[Block] = deque(maxlen=BLOCKS_KEPT)
-        self.anchor: NDArray[Any] | None = None
+        self.anchor: Seen | None = None
         """Where the next block begins."""
 
     @property
@@ -55,7 +55,7 @@ class Trail:
         if len(self._done) > self._skip:  # nobody saw the block's end
             self.anchor, self._done = None, []
 
-    def observe(self, seen: NDArray[Any] | None) -> None:
+    def observe(self, seen: Seen | None) -> None:
         if self.anchor is not None and seen is not None:
             if not self.block_ends:
                 return

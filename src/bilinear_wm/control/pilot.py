@@ -28,6 +28,7 @@ from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.observation import together
 from bilinear_wm.planning.base import Plan, Planner, PlanProblem
 from bilinear_wm.planning.terms import StateGoal
 
@@ -125,7 +126,7 @@ class Pilot:
         if self.monitor is not None:
             wanted += [end for job in jobs for b in job.blocks for end in (b.before, b.after)]
         new |= {id(seen): seen for seen in wanted if id(seen) not in known}
-        z = self._encode(np.stack(list(new.values())))
+        z = self._encode(together(list(new.values())))
         return known | dict(zip(new, z, strict=True))
 
     def _problem(self, z0: Tensor, goal: Tensor, horizon: int) -> PlanProblem:

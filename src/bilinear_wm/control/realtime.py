@@ -29,11 +29,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from bilinear_wm.control.horizon import LoopConfig, Observation
+from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Action, Delivery, Tick
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.observation import Observation, Seen
 from bilinear_wm.planning.base import Planner
 
 log = logging.getLogger(__name__)
@@ -95,16 +96,16 @@ class RealTimeController:
         """Ticks that came more than a period late and were left out."""
         self._broken: BaseException | None = None
 
-    def observe(self, picture: ArrayLike) -> None:
-        """Take what a camera sees now; from any thread."""
-        at, seen = time.perf_counter(), as_picture(picture)
+    def observe(self, seen: ArrayLike | Observation) -> None:
+        """Take what is seen now, a picture or all that the model wants; from any thread."""
+        at, seen = time.perf_counter(), as_seen(seen)
         with self._changed:
             self.loop.observe(seen, at)
             self._changed.notify_all()
 
-    def set_goal(self, picture: ArrayLike) -> None:
+    def set_goal(self, goal: ArrayLike | Observation) -> None:
         """Go there from now on; from any thread."""
-        goal = as_picture(picture)
+        goal = as_seen(goal)
         with self._changed:
             self.loop.set_goal(goal)
             self._changed.notify_all()
@@ -204,8 +205,10 @@ class RealTimeController:
                     self.loop.fail(error)
 
 
-def as_picture(picture: ArrayLike) -> Observation:
-    """A copy as bytes, but for what is not finite, which a loop reports."""
+def as_seen(picture: ArrayLike | Observation) -> Seen:
+    """A copy of a picture as bytes, but for what is not finite, which a loop reports."""
+    if isinstance(picture, Observation):
+        return picture
     pixels = picture.cpu().numpy() if isinstance(picture, torch.Tensor) else np.asarray(picture)
     if pixels.ndim != 3 or pixels.shape[-1] != 3:
         raise InputError(f"picture: expected (height, width, 3), found shape {pixels.shape}")

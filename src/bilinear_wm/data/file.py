@@ -8,6 +8,9 @@ Every column holds one row per environment step, episodes laid end to end:
     episode_idx, step_idx                      where the row is from
     ep_len, ep_offset                          per episode: its rows, and the first of them
 
+Further cameras are further columns like `pixels`, further sensors columns of floats, (rows,) or
+(rows, n); both are read where a model asks for them by name.
+
 With `frame_stride` s > 1 (a file attribute) `pixels` keeps only the rows at steps
 0, s, 2s, ... of each episode; all other columns stay complete. A file with stride 1 is the
 public schema to the letter. Further attributes tell where the data came from.
@@ -25,6 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bilinear_wm.errors import InputError
+from bilinear_wm.observation import CAMERA
+from bilinear_wm.tasks import task_class
 
 with contextlib.suppress(ImportError):
     import hdf5plugin  # noqa: F401  (for compressed public files)
@@ -81,7 +86,7 @@ class EpisodeFile:
             self._check_version()
             self.lengths, self.offsets = self._read_index(file)
             self.frame_stride = int(self.attributes.get("frame_stride", 1))
-            self.image_size = self._check_pixels()
+            self.image_size = self.check_camera(CAMERA)
             self.actions = self._read_actions(file)
             self.states = self._read_states(file)
         frames = num_frames(self.lengths, self.frame_stride)
@@ -128,12 +133,43 @@ class EpisodeFile:
         start = self.offsets[episode]
         return self.states[start : start + self.lengths[episode]]
 
-    def read_frames(self, file: h5py.File, episode: int) -> NDArray[np.uint8]:
+    def read_frames(self, file: h5py.File, episode: int, camera: str = CAMERA) -> NDArray[np.uint8]:
         """All pictures of one episode, from a file opened by `open`."""
         start = self.frame_offsets[episode]
         count = num_frames(int(self.lengths[episode]), self.frame_stride)
-        frames: NDArray[np.uint8] = self._read(file, "pixels", slice(start, start + count))
+        frames: NDArray[np.uint8] = self._read(file, camera, slice(start, start + count))
         return frames
+
+    def read_numbers(self, names: tuple[str, ...]) -> NDArray[np.float32]:
+        """State variables of the file's task, or whole columns of floats, side by side."""
+        rows = self._shape("action")[0]
+        states = self._state_names()
+        parts = []
+        for name in names:
+            shape, dtype = self.columns.get(name, ((), ""))
+            if name in states and self.states is not None:
+                values = self.states[:, states.index(name)]
+            elif dtype.startswith("float") and shape[0] == rows and len(shape) <= 2:
+                with self.open() as file:
+                    values = self._read(file, name)
+            else:
+                floats = [n for n, (s, d) in self.columns.items() if d.startswith("float")]
+                raise InputError(
+                    f"{self.path}: proprioception: expected state variables "
+                    f"({', '.join(states) or 'none known'}) or columns of {rows} floats "
+                    f"({', '.join(sorted(floats))}), found {name!r}"
+                )
+            parts.append(values.reshape(rows, -1).astype(np.float32))
+            self._check_rows(name, np.asarray(np.isfinite(parts[-1]).all(axis=1)))
+        return np.concatenate(parts, axis=1)
+
+    def _state_names(self) -> tuple[str, ...]:
+        """What the numbers of `states` are called, where the file's task is known here."""
+        with contextlib.suppress(InputError):
+            names = task_class(self.task or "").state_names
+            if self.states is not None and len(names) == self.states.shape[1]:
+                return names
+        return ()
 
     # Checks.
 
@@ -208,15 +244,17 @@ class EpisodeFile:
             raise self._fail(f"episode {order[overlap[0] + 1]}", "its own rows", "an overlap")
         return lengths, offsets
 
-    def _check_pixels(self) -> int:
-        shape, dtype = self._shape("pixels"), self.columns["pixels"][1]
+    def check_camera(self, name: str) -> int:
+        """Refuse a column that does not hold a camera's pictures; returns their size."""
+        shape, column = self._shape(name), f"column {name!r}"
+        dtype = self.columns[name][1]
         if dtype != "uint8":
-            raise self._fail("column 'pixels'", "dtype uint8", dtype, "store values 0 to 255")
+            raise self._fail(column, "dtype uint8", dtype, "store values 0 to 255")
         if len(shape) != 4 or shape[3] != 3:
             fix = "transpose to (rows, H, W, 3)" if len(shape) == 4 and shape[1] == 3 else ""
-            raise self._fail("column 'pixels'", "shape (rows, H, W, 3)", str(shape), fix)
+            raise self._fail(column, "shape (rows, H, W, 3)", str(shape), fix)
         if shape[1] != shape[2]:
-            raise self._fail("column 'pixels'", "square pictures", f"{shape[1]} x {shape[2]}")
+            raise self._fail(column, "square pictures", f"{shape[1]} x {shape[2]}")
         if self.frame_stride < 1:
             raise self._fail("frame_stride", "at least 1", str(self.frame_stride))
         rows = self._shape("action")[0]
@@ -224,14 +262,15 @@ class EpisodeFile:
         expected = rows if self.frame_stride == 1 else strided
         if shape[0] != expected:
             raise self._fail(
-                "column 'pixels'",
+                column,
                 f"{expected} rows (frame_stride {self.frame_stride})",
                 str(shape[0]),
                 "the columns are ragged",
             )
-        recorded = int(self.attributes.get("image_size", shape[1]))
+        first = self.columns[CAMERA][0][1]
+        recorded = int(self.attributes.get("image_size", first))
         if recorded != shape[1]:
-            raise self._fail("column 'pixels'", f"{recorded} px (image_size)", f"{shape[1]} px")
+            raise self._fail(column, f"{recorded} px (image_size)", f"{shape[1]} px")
         return shape[1]
 
     def _read_actions(self, file: h5py.File) -> NDArray[np.float32]:

@@ -4,8 +4,8 @@
     for batch in data.batches(128, seed=0, epoch=0):
         batch.pixels, batch.actions
 
-A window is `num_frames` pictures, `frame_skip` environment steps apart, with the actions
-between them: one block of `frame_skip` concatenated, z-scored actions per pair of pictures.
+A window is `num_frames` observations, `frame_skip` environment steps apart, with the actions
+between them: one block of `frame_skip` concatenated, z-scored actions per pair of observations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import h5py
 import numpy as np
@@ -24,17 +24,20 @@ from numpy.typing import NDArray
 
 from bilinear_wm.data.file import EpisodeFile, num_frames as count_frames
 from bilinear_wm.errors import InputError
+from bilinear_wm.observation import Observation, ObservationSpec, concatenate
 
 Split = Literal["train", "validation", "all"]
 MEMORY_SHARE = 0.5
+FRAME_SKIP = 5
+"""Environment steps a model step, unless told otherwise."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Windows, as numpy arrays with a leading batch axis."""
 
-    pixels: NDArray[np.uint8]
-    """(batch, num_frames, H, W, 3)."""
+    observation: Observation
+    """Arrays of (batch, num_frames, ...); with a history (batch, num_frames, num_observed, ...)."""
     actions: NDArray[np.float32]
     """(batch, num_frames - 1, frame_skip * action_size), z-scored."""
     states: NDArray[np.float64] | None
@@ -44,8 +47,14 @@ class Batch:
     steps: NDArray[np.int64]
     """(batch,): the environment step at which each window begins."""
 
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """Present pictures of the first camera: (batch, num_frames, H, W, 3)."""
+        pictures: NDArray[np.uint8] = next(iter(self.observation.pictures.values()))
+        return pictures[:, :, -1] if pictures.ndim == 6 else pictures
+
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.actions)
 
 
 class EpisodeDataset:
@@ -53,8 +62,9 @@ class EpisodeDataset:
 
     Args:
         path: An HDF5 file of `bwm collect`, or of the public stable-worldmodel/LeWM schema.
-        num_frames: Pictures a window.
+        num_frames: Observations a window.
         frame_skip: Environment steps between them (one model step).
+        spec: What an observation is; by default the picture of the camera `pixels`.
         split: `train`, `validation` or `all`; whole episodes, never parts.
         validation_share: The share of episodes held out.
         split_seed: Chooses which.
@@ -69,7 +79,8 @@ class EpisodeDataset:
         path: str | Path,
         num_frames: int = 2,
         *,
-        frame_skip: int = 5,
+        frame_skip: int = FRAME_SKIP,
+        spec: ObservationSpec | None = None,
         split: Split = "train",
         validation_share: float = 0.1,
         split_seed: int = 0,
@@ -79,13 +90,18 @@ class EpisodeDataset:
     ) -> None:
         self.file = EpisodeFile(path)
         self.num_frames, self.frame_skip = num_frames, frame_skip
+        self.spec = ObservationSpec() if spec is None else spec
         self._check(image_size, render_quality)
+        names = self.spec.proprioception
+        self._numbers = self.file.read_numbers(names) if names else None
         train, validation = split_episodes(self.file.num_episodes, validation_share, split_seed)
         chosen = {"train": train, "validation": validation, "all": np.union1d(train, validation)}
         if split not in chosen:
             raise InputError(f"split: expected one of {tuple(chosen)}, found {split!r}")
         self.episodes = chosen[split]
-        self.action_mean, self.action_std = self._action_statistics(train)
+        self.action_mean, self.action_std = _statistics(self.file.actions[self._rows(train, -1)])
+        numbers = np.zeros((1, 0)) if self._numbers is None else self._numbers[self._rows(train)]
+        self.proprioception_mean, self.proprioception_std = _statistics(numbers)
         self._window_episode, self._window_step = self._list_windows()
         if len(self) == 0:
             span = frame_skip * (num_frames - 1) + 1
@@ -94,10 +110,12 @@ class EpisodeDataset:
                 f"({num_frames} frames, {frame_skip} steps apart), found at most "
                 f"{self.file.lengths[self.episodes].max(initial=0)}"
             )
-        needed = int(self._frame_counts().sum()) * self.image_size**2 * 3
+        needed = self.num_pictures * len(self.spec.cameras) * self.image_size**2 * 3
         keep = needed < MEMORY_SHARE * _free_memory() if in_memory is None else in_memory
-        self._frames = self._load() if keep else None
         self._handle: tuple[int, h5py.File] | None = None
+        self._frames: dict[str, NDArray[np.uint8]] | None = None
+        if keep:
+            self._frames = {camera: self._load(camera) for camera in self.spec.cameras}
 
     def reframed(self, num_frames: int) -> Self:
         """The same split in windows of another length, sharing the pictures in memory."""
@@ -151,7 +169,7 @@ class EpisodeDataset:
         at_frames = self.frame_skip * np.arange(self.num_frames)
         states = self.file.states
         return Batch(
-            pixels=self._pixels(which, step),
+            observation=self._observe(which, step[:, None] + at_frames),
             actions=self.actions_of(index),
             states=None if states is None else states[first_row[:, None] + at_frames],
             episodes=episode,
@@ -169,29 +187,26 @@ class EpisodeDataset:
         return scaled.reshape(len(index), self.num_frames - 1, self.block_size)
 
     def frames_of(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which pictures of `pictures()` the windows with these indices hold."""
+        """Which of `observations()` the windows with these indices hold."""
         index = np.asarray(indices, np.int64)
-        counts = self._frame_counts()
-        first_of_episode = np.concatenate([[0], np.cumsum(counts)[:-1]])
         stride = self.file.frame_stride
-        first = first_of_episode[self._window_episode[index]] + self._window_step[index] // stride
+        first = self._first_frames()[self._window_episode[index]]
+        first = first + self._window_step[index] // stride
         return first[:, None] + self.frame_skip // stride * np.arange(self.num_frames)
 
-    def pictures(self, chunk: int) -> Iterator[NDArray[np.uint8]]:
-        """Every recorded picture of the split once, in order, about `chunk` at a time."""
-        if self._frames is not None:
-            for start in range(0, len(self._frames), chunk):
-                yield self._frames[start : start + chunk]
-            return
-        waiting: list[NDArray[np.uint8]] = []
-        with self.file.open() as file:
-            for episode in self.episodes:
-                waiting.append(self.file.read_frames(file, int(episode)))
-                if sum(map(len, waiting)) >= chunk:
-                    yield np.concatenate(waiting)
-                    waiting = []
+    def observations(self, chunk: int) -> Iterator[Observation]:
+        """Every recorded moment of the split once, in order, about `chunk` at a time."""
+        waiting: list[Observation] = []
+        count = 0
+        for which, frames in enumerate(self._frame_counts()):
+            steps = self.file.frame_stride * np.arange(frames)
+            waiting.append(self._observe(np.array([which]), steps[None])[0])
+            count += int(frames)
+            if count >= chunk:
+                yield concatenate(waiting)
+                waiting, count = [], 0
         if waiting:
-            yield np.concatenate(waiting)
+            yield concatenate(waiting)
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
         """The shuffled window indices of an epoch: a pure function of its arguments."""
@@ -219,6 +234,14 @@ class EpisodeDataset:
                 f"{file.path}: frame_skip: expected a multiple of the file's frame_stride "
                 f"{file.frame_stride}, found {self.frame_skip}; collect with --frame-stride 1"
             )
+        spec = self.spec
+        for camera in spec.cameras:
+            file.check_camera(camera)
+        if spec.num_observed > 1 and spec.every % file.frame_stride:
+            raise InputError(
+                f"{file.path}: observed_every: expected a multiple of the file's frame_stride "
+                f"{file.frame_stride}, found {spec.every}; collect with --frame-stride 1"
+            )
         if image_size is not None and image_size != file.image_size:
             raise InputError(
                 f"{file.path}: expected pictures of {image_size} px, found {file.image_size} px; "
@@ -230,18 +253,13 @@ class EpisodeDataset:
                 f"ones; collect with --render-quality {render_quality}"
             )
 
-    def _action_statistics(
-        self, episodes: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Mean and standard deviation of each action number over the training split."""
+    def _rows(self, episodes: NDArray[np.int64], until: int = 0) -> NDArray[np.bool_]:
+        """Which rows of the file belong to episodes; -1 to leave out the last of each."""
         rows = np.zeros(len(self.file.actions), bool)
         for episode in episodes:
             start = self.file.offsets[episode]
-            rows[start : start + self.file.lengths[episode] - 1] = True
-        actions = self.file.actions[rows].astype(np.float64)
-        std = actions.std(axis=0)
-        std[std < 1e-8] = 1.0  # a number that never changes says nothing; keep it finite
-        return actions.mean(axis=0).astype(np.float32), std.astype(np.float32)
+            rows[start : start + self.file.lengths[episode] + until] = True
+        return rows
 
     def _list_windows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         last = self.file.lengths[self.episodes] - 1 - self.frame_skip * (self.num_frames - 1)
@@ -255,25 +273,42 @@ class EpisodeDataset:
         )
         return counts
 
-    def _load(self) -> NDArray[np.uint8]:
-        counts = self._frame_counts()
-        size = self.image_size
+    def _first_frames(self) -> NDArray[np.int64]:
+        """Where each episode's pictures begin among those of the split."""
+        return np.concatenate([[0], np.cumsum(self._frame_counts())[:-1]])
+
+    def _load(self, camera: str) -> NDArray[np.uint8]:
+        counts, size = self._frame_counts(), self.image_size
         frames = np.empty((int(counts.sum()), size, size, 3), np.uint8)
-        self._first_frame = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        begins = zip(self._first_frames(), counts, self.episodes, strict=True)
         with self.file.open() as file:
-            for first, count, episode in zip(self._first_frame, counts, self.episodes, strict=True):
-                frames[first : first + count] = self.file.read_frames(file, int(episode))
+            for first, count, episode in begins:
+                frames[first : first + count] = self.file.read_frames(file, int(episode), camera)
         return frames
 
-    def _pixels(self, which: NDArray[np.int64], step: NDArray[np.int64]) -> NDArray[np.uint8]:
-        stride = self.frame_skip // self.file.frame_stride
-        offset = stride * np.arange(self.num_frames)
+    def _observe(self, which: NDArray[np.int64], steps: NDArray[np.int64]) -> Observation:
+        """What is seen in episodes (n,) of the split at steps (n, frames) of each."""
+        if self.spec.num_observed > 1:
+            steps = self.spec.looks_back(steps)
+        frames = steps // self.file.frame_stride
+        pictures = {camera: self._pictures(camera, which, frames) for camera in self.spec.cameras}
+        if self._numbers is None:
+            return Observation(pictures)
+        first_row = self.file.offsets[self.episodes[which]]
+        return Observation(pictures, self._numbers[_beside(first_row, steps) + steps])
+
+    def _pictures(
+        self, camera: str, which: NDArray[np.int64], frames: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Pictures by their number within episodes, from memory or from the file."""
         if self._frames is not None:
-            first = self._first_frame[which] + step // self.file.frame_stride
-            return self._frames[first[:, None] + offset]
-        rows = self.file.frame_offsets[self.episodes[which]] + step // self.file.frame_stride
-        column = self._open_here()["pixels"]
-        return np.stack([column[row : row + offset[-1] + 1 : stride] for row in rows])
+            return self._frames[camera][_beside(self._first_frames()[which], frames) + frames]
+        column, begins = self._open_here()[camera], self.file.frame_offsets[self.episodes[which]]
+        found = []
+        for begin, wanted in zip(begins, frames, strict=True):
+            first, last = int(wanted.min()), int(wanted.max())
+            found.append(column[begin + first : begin + last + 1][wanted - first])
+        return np.stack(found)
 
     def _open_here(self) -> h5py.File:
         """An open file that belongs to this process (HDF5 handles do not survive a fork)."""
@@ -293,6 +328,19 @@ def split_episodes(
         held_out = max(held_out, 1)
     order = np.random.default_rng(seed).permutation(num_episodes)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
+def _statistics(numbers: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Mean and standard deviation of each column."""
+    values = numbers.astype(np.float64)
+    std = values.std(axis=0)
+    std[std < 1e-8] = 1.0  # a number that never changes says nothing; keep it finite
+    return values.mean(axis=0).astype(np.float32), std.astype(np.float32)
+
+
+def _beside(values: NDArray[np.int64], array: NDArray[Any]) -> NDArray[np.int64]:
+    """Values (n,) with further axes, to be added to an array (n, ...)."""
+    return values.reshape(-1, *(1,) * (array.ndim - 1))
 
 
 def _free_memory() -> float:

@@ -16,6 +16,7 @@ from bilinear_wm.control.loop import Action, Delivery, Tick, step_together
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal
+from bilinear_wm.observation import ObservationSpec, Seen
 from bilinear_wm.reporting.results import (
     EpisodeResult,
     ResultFile,
@@ -34,8 +35,8 @@ TIMED_SECONDS = 30.0
 class Observer(Protocol):
     """What wants to know what is seen: a loop, or a controller."""
 
-    def observe(self, seen: NDArray[np.uint8], /) -> None: ...
-    def set_goal(self, goal: NDArray[Any], /) -> None: ...
+    def observe(self, seen: Seen, /) -> None: ...
+    def set_goal(self, goal: Seen, /) -> None: ...
 
 
 class Attempt:
@@ -48,6 +49,7 @@ class Attempt:
         budget: Environment steps allowed.
         walk: Where the goal goes, if it moves.
         film: Takes pictures on the way.
+        spec: What the model wants to see; one picture by default.
         variables: Of the goal, which it is then given as; names in the task's `probe_targets`.
     """
 
@@ -59,10 +61,12 @@ class Attempt:
         budget: int,
         walk: GoalWalk | None = None,
         film: Film | None = None,
+        spec: ObservationSpec | None = None,
         variables: Sequence[str] | None = None,
     ) -> None:
         self.task, self.env, self.budget, self.film = task, env, budget, film
         self._camera, self._variables = camera, variables
+        self._spec = None if spec is None or spec.is_picture else spec
         env.set_state(task.start)
         self._moving: MovingGoal | None = None
         if walk is None:
@@ -91,10 +95,18 @@ class Attempt:
         """Show what is seen, and where the goal is: once, if it stays there."""
         if self._moving is not None or self.plans == 0:
             to.set_goal(self._goal())
-        to.observe(self.picture())
+        to.observe(self._seen())
 
-    def _goal(self) -> NDArray[Any]:
-        """A picture, or the variables."""
+    def _seen(self) -> Seen:
+        """What the model wants to see of the states so far."""
+        if self._spec is None:
+            return self.picture()
+        return self._camera.observe(self._spec, self.states)
+
+    def _goal(self) -> Seen:
+        """A picture or an observation at rest, or the variables."""
+        if self._variables is None and self._spec is not None:
+            return self._camera.observe(self._spec, [self.env.goal])
         if self._variables is None:
             return self.goal_picture()
         found = type(self.env).probe_targets(self.env.goal)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Delivery
@@ -174,13 +173,12 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     made: list[Delivery] = []
     if pilot is not None:
         env = _make_env(config, camera)
-        given = goal_variables(pilot)
-        some = (_begin(config, camera, task, env, None, given) for task in tasks[:TIMED_CALLS])
+        some = (_begin(config, camera, task, env, None, pilot) for task in tasks[:TIMED_CALLS])
         made = time_plans(some, pilot, _loop(config))
         for kind in FLOORS if config.floors else ():
             ran = _floor(config, camera, tasks, kind)
             floors[kind] = rate([attempt.solved for attempt in ran])
-    encode_ms = [] if pilot is None else _encode_ms(pilot, camera.picture(tasks[0].start))
+    encode_ms = [] if pilot is None else _encode_ms(pilot, camera, tasks[0])
     return _summarize(rows, floors, [1e3 * each.plan.seconds for each in made], encode_ms)
 
 
@@ -208,9 +206,13 @@ def _begin(
     task: StartGoal,
     env: Task,
     film: Film | None = None,
-    variables: Sequence[str] | None = None,
+    pilot: Pilot | None = None,
 ) -> Attempt:
-    return Attempt(task, env, camera, BUDGET * config.offset, film=film, variables=variables)
+    budget = BUDGET * config.offset
+    if pilot is None:
+        return Attempt(task, env, camera, budget)
+    spec, variables = pilot.model.config.observes, goal_variables(pilot)
+    return Attempt(task, env, camera, budget, film=film, spec=spec, variables=variables)
 
 
 def _planned(
@@ -222,7 +224,7 @@ def _planned(
 
     def begin(task: StartGoal, env: Task) -> Attempt:
         film = Film(pilot.model) if config.video else None
-        return _begin(config, camera, task, env, film, goal_variables(pilot))
+        return _begin(config, camera, task, env, film, pilot)
 
     for attempt in run(side_by_side(tasks, envs, begin), pilot, _loop(config)):
         if config.video is not None and attempt.film is not None:
@@ -245,12 +247,13 @@ def _make_env(config: EvaluateConfig, camera: Task) -> Task:
     return make_task(config.task, image_size=8, render_quality=camera.render_quality)
 
 
-def _encode_ms(pilot: Pilot, picture: NDArray[np.uint8]) -> list[float]:
-    """Encoding one picture, again and again."""
+def _encode_ms(pilot: Pilot, camera: Task, task: StartGoal) -> list[float]:
+    """Encoding what is seen at a start, again and again."""
+    seen = camera.observe(pilot.model.config.observes, [task.start])
     times = []
     for _ in range(10):
         begun = time.perf_counter()
-        pilot.model.encode(picture)
+        pilot.model.encode(seen)
         times.append(1e3 * (time.perf_counter() - begun))
     return times
 

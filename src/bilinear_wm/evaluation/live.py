@@ -110,7 +110,7 @@ def run_live(config: RealtimeConfig, progress: bool = True) -> Live:
 
     def attempts(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         for task in some:
-            robots.append(_Robot(begin(config, task, env, loaded.camera), pilot, config))
+            robots.append(_Robot(begin(config, task, env, loaded.camera, pilot), pilot, config))
             robots[-1].run()
             yield robots[-1].attempt
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bilinear_wm.control.horizon import LoopConfig
+from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.evaluation.attempt import (
     BUDGET,
@@ -176,10 +177,13 @@ class Realtime:
         }
 
 
-def begin(config: RealtimeConfig, task: StartGoal, env: Task, camera: Task) -> Attempt:
+def begin(
+    config: RealtimeConfig, task: StartGoal, env: Task, camera: Task, pilot: Pilot | None = None
+) -> Attempt:
     """An attempt at a moving goal, whose walk is the same for every method."""
     walk = GoalWalk(type(env), task.goal, [WALK_STREAM, config.seed, task.index])
-    return Attempt(task, env, camera, BUDGET * config.offset, walk)
+    spec = None if pilot is None else pilot.model.config.observes
+    return Attempt(task, env, camera, BUDGET * config.offset, walk, spec=spec)
 
 
 def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
@@ -196,7 +200,7 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     latencies = [config.latency_ms or 0.0]
     if pilot is not None and config.latency_ms is None:
         some = (tasks[i % len(tasks)] for i in range(TIMED_CALLS + 1))
-        begun = (begin(config, task, env, camera) for task in some)
+        begun = (begin(config, task, env, camera, pilot) for task in some)
         made = time_plans(begun, pilot, config.loop)
         latencies = [1e3 * (each.encode_seconds + each.plan_seconds) for each in made]
     delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
@@ -210,7 +214,7 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         if pilot is None:
             return floor(some)
         envs = [make_task(config.task, image_size=8) for _ in range(min(GROUP, len(some)))]
-        groups = side_by_side(some, envs, lambda task, env: begin(config, task, env, camera))
+        groups = side_by_side(some, envs, lambda task, env: begin(config, task, env, camera, pilot))
         return run(groups, pilot, config.loop, delay)
 
     rows = record(attempts, tasks, f"realtime {config.task}", file, progress=progress)

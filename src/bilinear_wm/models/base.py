@@ -20,6 +20,8 @@ from bilinear_wm.models.config import ModelConfig
 from bilinear_wm.models.drawing import Drawing
 from bilinear_wm.models.encoders import make_encoder
 from bilinear_wm.models.encoders.points import LARGEST_SHIFT, PointsEncoder, shifted
+from bilinear_wm.models.senses import Senses
+from bilinear_wm.observation import Observation
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Loss:
 
 
 class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
-    """An encoder and a dynamics, learned together from pictures and actions."""
+    """An encoder and a dynamics, learned together from observations and actions."""
 
     kind: ClassVar[str]
     config_class: ClassVar[type[ModelConfig]]
@@ -55,6 +57,8 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         self.encoder = make_encoder(config)
         if config.drawing_weight > 0:
             self.drawing = Drawing(config)
+        if not config.observes.is_picture:
+            self.senses = Senses(config)
         self.register_buffer("action_mean", torch.tensor(config.action_mean), persistent=False)
         self.register_buffer("action_std", torch.tensor(config.action_std), persistent=False)
 
@@ -68,36 +72,47 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
 
     def loss(
         self,
-        pixels: UInt8[Tensor, "batch frames h w 3"],
+        observation: Observation | UInt8[Tensor, "batch frames h w 3"],
         actions: Float[Tensor, "batch frames-1 m"],
     ) -> Loss:
-        """The objective on windows of pictures, and the anchor; each is encoded once."""
-        z = self.encoder(pixels)
+        """The objective on windows of observations, and the anchor; each is encoded once."""
+        seen = self._seen(observation)
+        z = self._latents(seen)
         loss = self.latent_loss(z, actions)
         total, error = loss.total, None
         if self.draws:
-            error = self.drawing.error(self.points(z), pixels)
+            error = torch.stack([self._drawing_error(z, seen, c) for c in self._cameras]).mean()
             total = total + self.config.drawing_weight * error
         if self.config.shift_weight > 0:
-            total = total + self.config.shift_weight * self._shift_error(z[:, 0], pixels[:, 0])
+            errors = [self._shift_error(z[:, 0], seen[:, 0], camera) for camera in self._cameras]
+            total = total + self.config.shift_weight * torch.stack(errors).mean()
         return replace(loss, total=total, drawing=error)
 
-    def _shift_error(self, z: Tensor, pixels: Tensor) -> Tensor:
+    def _drawing_error(self, z: Tensor, seen: Observation, camera: str) -> Tensor:
+        error: Tensor = self._of(camera)[1].error(
+            self.points(z, camera), self.present(seen, camera)
+        )
+        return error
+
+    def _shift_error(self, z: Tensor, seen: Observation, camera: str) -> Tensor:
         """How far points are from moving with a shifted picture, in squared cells of the grid."""
         by = torch.randint(-LARGEST_SHIFT, LARGEST_SHIFT + 1, (len(z), 2), device=z.device)
-        moved = self.points(self.encoder(shifted(pixels, by))) - self.points(z)
+        encoder, _ = self._of(camera)
+        after = encoder.points(encoder(shifted(self.present(seen, camera), by)))
+        moved = after - self.points(z, camera)
         wanted = by * (2 / self.config.image_size)
         error = (moved - wanted[:, None]) * (self.config.grid / 2)
         return error.square().mean()
 
-    def forward(self, pixels: Tensor, actions: Tensor) -> Loss:
+    def forward(self, observation: Any, actions: Tensor) -> Loss:
         """`loss`, under the name that distributed training wraps."""
-        return self.loss(pixels, actions)
+        return self.loss(observation, actions)
 
-    def prepare(self, pixels: UInt8[Tensor, "pictures h w 3"]) -> None:
-        """What a fresh model needs to know of the data, given some pictures."""
-        if self.draws:
-            self.drawing.prepare(pixels)
+    def prepare(self, observation: Any) -> None:
+        """What a fresh model needs to know of the data, given some observations."""
+        seen = self._seen(observation)
+        for camera in self._cameras if self.draws else ():
+            self._of(camera)[1].prepare(self.present(seen, camera))
 
     def finalize(self, z: Float[Tensor, "batch d"]) -> None:
         """Last touches before a checkpoint is written, given some latents; changes no plan."""
@@ -113,10 +128,48 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
     # Using.
 
     @torch.no_grad()
-    def encode(self, pixels: Any) -> Float[Tensor, "*batch d"]:
-        """Latents of uint8 pictures (..., H, W, 3), given as an array or a tensor."""
-        result: Tensor = self.encoder(torch.as_tensor(pixels, device=self.device))
-        return result
+    def encode(self, observation: Any) -> Float[Tensor, "*batch d"]:
+        """Latents of observations (see `config.observes`), given as arrays or tensors.
+
+        A model that sees one camera and nothing else takes its uint8 pictures (..., H, W, 3) too.
+        """
+        return self._latents(self._seen(observation))
+
+    def _seen(self, observation: Any) -> Observation:
+        """What the model wants of an observation, as tensors."""
+        wanted = self.config.observes.of(observation)
+        return wanted.map(lambda array: torch.as_tensor(array, device=self.device))
+
+    def _latents(self, seen: Observation) -> Float[Tensor, "*batch d"]:
+        if not self.config.observes.is_picture:
+            z: Tensor = self.senses(self.encoder, seen)
+        else:
+            z = self.encoder(seen.pictures[self._cameras[0]])
+        return z
+
+    @property
+    def _cameras(self) -> tuple[str, ...]:
+        return self.config.cameras
+
+    def _of(self, camera: str) -> tuple[Any, Any]:
+        """The encoder of a camera, and its drawing (None where there is none)."""
+        index = self._cameras.index(camera)
+        if index == 0:
+            return self.encoder, self.drawing if self.draws else None
+        drawing = self.senses.drawings[index - 1] if self.draws else None
+        return self.senses.encoders[index - 1], drawing
+
+    def present(self, observation: Any, camera: str | None = None) -> UInt8[Tensor, "*batch h w 3"]:
+        """The present picture of a camera (the first), without what came before."""
+        pictures: Tensor = self._seen(observation).pictures[self._known(camera)]
+        return pictures[..., -1, :, :, :] if self.config.observed > 1 else pictures
+
+    @property
+    def scale(self) -> Tensor | None:
+        """What each coordinate of the latent is multiplied by, where that can be changed."""
+        if not self.config.observes.is_picture:
+            return self.senses.scale
+        return self.encoder.scale if isinstance(self.encoder, PointsEncoder) else None
 
     @property
     def device(self) -> torch.device:
@@ -128,22 +181,41 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         """Whether `draw` works: the model has a decoder."""
         return self.config.drawing_weight > 0
 
-    def points(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch k 2"]:
-        """Where the latent says that things are: x to the right, y down, both in [-1, 1]."""
+    def points(
+        self, z: Float[Tensor, "*batch d"], camera: str | None = None
+    ) -> Float[Tensor, "*batch k 2"]:
+        """Where the latent says that things are in the present picture of a camera (the first).
+
+        x to the right, y down, both in [-1, 1].
+        """
         if not isinstance(self.encoder, PointsEncoder):
             raise InputError(
                 f"points: expected a model with the points encoder, found {self.config.encoder!r}"
             )
-        return self.encoder.points(z)
+        camera = self._known(camera)
+        if not self.config.observes.is_picture:
+            z = self.senses.of_camera(z, camera)
+        points: Tensor = self._of(camera)[0].points(z)
+        return points
 
-    def draw(self, z: Float[Tensor, "*batch d"]) -> UInt8[Tensor, "*batch h w 3"]:
-        """Pictures of latents, seen or predicted."""
+    def _known(self, camera: str | None) -> str:
+        if camera is not None and camera not in self._cameras:
+            raise InputError(
+                f"camera: expected one of {', '.join(self._cameras)}, found {camera!r}"
+            )
+        return self._cameras[0] if camera is None else camera
+
+    def draw(
+        self, z: Float[Tensor, "*batch d"], camera: str | None = None
+    ) -> UInt8[Tensor, "*batch h w 3"]:
+        """Pictures of latents, seen or predicted, as a camera (the first) would show them."""
         if not self.draws:
             raise InputError(
                 "draw: expected a model with a decoder, found one without; "
                 "train one with the points encoder and a drawing_weight (--size compact)"
             )
-        return self.drawing.draw(self.points(z))
+        drawn: Tensor = self._of(self._known(camera))[1].draw(self.points(z, camera))
+        return drawn
 
     def to_env_actions(self, actions: Float[Tensor, "*batch h m"]) -> Float[Tensor, "*batch s a"]:
         """Model actions as raw actions, one row per environment step."""

@@ -44,9 +44,9 @@ class BilinearConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if 0 < self.latent_size < self.block_size:
-            name, least = "projector_size", self.block_size
-            if self.encoder == "points":
-                name, least = "num_points", -(-self.block_size // 2)
+            name, each = ("num_points", 2) if self.encoder == "points" else ("projector_size", 1)
+            lacking = self.block_size - self.latent_size
+            least = getattr(self, name) + -(-lacking // (each * len(self.cameras) * self.observed))
             raise InputError(
                 f"{name}: expected at least {least}, for a latent of as many numbers as a block of "
                 f"actions has ({self.block_size}), found {getattr(self, name)}"

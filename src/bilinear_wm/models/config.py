@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 from bilinear_wm.errors import InputError, check_choices
+from bilinear_wm.observation import CAMERA, ObservationSpec
 from bilinear_wm.options import from_json
 from bilinear_wm.registry import ENCODERS
 
@@ -27,6 +28,10 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
         "projector_hidden": 512,
     },
 }
+
+LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
+         "observed", "observed_every"}  # fmt: skip
+"""Fields that checkpoints of format 2 may lack: they then have the defaults."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,23 @@ class ModelConfig:
     """Of the drawing anchor, for the points encoder; 0 for none."""
     shift_weight: float = 0.0
     """Of a term by which points move with the picture when it is shifted; 0 for none."""
+    # What is observed.
+    cameras: tuple[str, ...] = (CAMERA,)
+    """Each has an encoder of its own."""
+    proprioception: tuple[str, ...] = ()
+    """State variables, or columns of the episode file, that the model sees beside pictures."""
+    proprioception_mean: tuple[float, ...] = ()
+    """Of each of its numbers, over the training split."""
+    proprioception_std: tuple[float, ...] = ()
+    observed: int = 1
+    """Observations a latent is made of: the present one and those before it."""
+    observed_every: int | None = None
+    """Environment steps between them; by default a block, `frame_skip`."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         ENCODERS.check(self.encoder, "encoder")
+        self._check_observation()
         for name in ("drawing_weight", "shift_weight"):
             if getattr(self, name) > 0 and self.encoder != "points":
                 raise InputError(
@@ -81,15 +99,37 @@ class ModelConfig:
                 f"found {self.action_mean}, {self.action_std}"
             )
 
+    def _check_observation(self) -> None:
+        spec, mean, std = self.observes, self.proprioception_mean, self.proprioception_std
+        numbers = bool(mean) == bool(spec.proprioception) and len(mean) >= len(spec.proprioception)
+        if not numbers or len(mean) != len(std) or min(std, default=1) <= 0:
+            raise InputError(
+                "proprioception_mean, proprioception_std: expected equally many numbers and "
+                f"positive stds for {list(spec.proprioception)}, found {mean}, {std}; "
+                "training takes them from the episode file"
+            )
+
     @property
     def action_size(self) -> int:
         """Numbers in one environment action."""
         return len(self.action_mean)
 
     @property
+    def observes(self) -> ObservationSpec:
+        """What `encode` wants to see."""
+        every = self.frame_skip if self.observed_every is None else self.observed_every
+        return ObservationSpec(self.cameras, self.proprioception, self.observed, every)
+
+    @property
+    def picture_size(self) -> int:
+        """Numbers that one picture becomes."""
+        return 2 * self.num_points if self.encoder == "points" else self.projector_size
+
+    @property
     def latent_size(self) -> int:
         """Numbers in a latent."""
-        return 2 * self.num_points if self.encoder == "points" else self.projector_size
+        once = len(self.cameras) * self.picture_size + len(self.proprioception_mean)
+        return self.observed * once
 
     @property
     def block_size(self) -> int:
@@ -104,7 +144,8 @@ class ModelConfig:
     def from_dict(cls, values: dict[str, Any], where: str = "config.json") -> Self:
         """The inverse of `to_dict`; unknown and missing keys are refused."""
         known = {field.name for field in fields(cls)}
-        for what, keys in (("unknown", set(values) - known), ("missing", known - set(values))):
+        missing = known - LATER - set(values)
+        for what, keys in (("unknown", set(values) - known), ("missing", missing)):
             if keys:
                 raise InputError(
                     f"{where}: {what} {', '.join(sorted(keys))}; expected the keys of "

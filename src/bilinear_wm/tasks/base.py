@@ -9,7 +9,7 @@ drawn without disturbing the simulation and a step that nobody looks at draws no
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bilinear_wm.errors import InputError
+from bilinear_wm.observation import CAMERA, Observation, ObservationSpec, recent
 
 Pixels = NDArray[np.uint8]
 State = NDArray[np.float64]
@@ -55,6 +56,8 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
     action_names: ClassVar[tuple[str, ...]]
     goal_size: ClassVar[int]
     """Length of the benchmark's own goal vector; `set_goal` takes it or a whole state."""
+    cameras: ClassVar[tuple[str, ...]] = (CAMERA,)
+    """What `picture_from` knows; the first is the benchmark's, which `picture` shows."""
     episode_steps: ClassVar[int]
     """Longest episode that the behaviour policy records, in environment steps."""
     behaviour_ends_at_goal: ClassVar[bool] = False
@@ -177,6 +180,36 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
     def clear_goal(self) -> None:
         """Have no goal: no step ends the episode."""
         self._goal = None
+
+    def picture_from(self, camera: str, state: State) -> Pixels:
+        """What `state` looks like from one of `cameras`."""
+        return self.picture(state)
+
+    def observe(self, spec: ObservationSpec, states: Sequence[State] | None = None) -> Observation:
+        """What a model that wants `spec` sees.
+
+        Args:
+            spec: What is wanted.
+            states: Those of an episode so far, one a step, where a history is wanted; one alone
+                is seen at rest. By default the current state.
+        """
+        for what, names, known in (
+            ("cameras", spec.cameras, self.cameras),
+            ("proprioception", spec.proprioception, self.state_names),
+        ):
+            unknown = [name for name in names if name not in known]
+            if unknown:
+                raise InputError(
+                    f"{self.name}: {what}: expected some of {', '.join(known)}, "
+                    f"found {', '.join(unknown)}"
+                )
+        columns = [self.state_names.index(name) for name in spec.proprioception]
+
+        def look(state: State) -> Observation:
+            pictures = {camera: self.picture_from(camera, state) for camera in spec.cameras}
+            return Observation(pictures, state[columns].astype(np.float32) if columns else None)
+
+        return recent(spec, [self.state] if states is None else states, look)
 
     def goal_pixels(self) -> Pixels:
         """The picture of the goal state."""

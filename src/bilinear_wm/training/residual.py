@@ -36,7 +36,6 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.bilinear import BilinearWorldModel
-from bilinear_wm.models.encoders.points import PointsEncoder
 from bilinear_wm.signals import Held, held
 from bilinear_wm.stage import Outcome, at_least
 from bilinear_wm.training import run_folder
@@ -162,7 +161,7 @@ class _Run(TrainingLoop):
             raise checkpoint.wrong_kind(config.checkpoint, "bilinear", frozen.kind)
         if frozen.config.residual_hidden:
             raise InputError(f"checkpoint {config.checkpoint}: has a residual already")
-        if config.weigh_steps and frozen.config.encoder != "points":
+        if config.weigh_steps and frozen.scale is None:
             raise InputError(
                 f"weigh_steps: expected 0 for the encoder {frozen.config.encoder!r}, which has "
                 f"no points to weigh, found {config.weigh_steps}"
@@ -266,8 +265,8 @@ class _Run(TrainingLoop):
         z, actions = self._some_held_out()
         error = (self._dynamics.step(z[:, 0], actions[:, 0]) - z[:, 1]).square().mean(0).sqrt()
         weight = coordinate_weights(error, self._recorded.frames.std(0))
-        assert isinstance(self.model.encoder, PointsEncoder)
-        scale = self.model.encoder.scale
+        scale = self.model.scale
+        assert scale is not None
         self._rescale(scale * weight, scale)
         scale.mul_(weight)
         self._dynamics.rescale(weight)
@@ -301,10 +300,10 @@ class _Run(TrainingLoop):
     def load_tensors(self, folder: Path, tensors: dict[str, Tensor]) -> None:
         weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
         checkpoint.check_names(folder, self.model.state_dict(), weights)
-        before = self.model.state_dict().get("encoder.scale")
-        if before is not None:
-            self._rescale(weights["encoder.scale"], before)
+        before = None if self.model.scale is None else self.model.scale.clone()
         self.model.load_state_dict(weights)
+        if before is not None and self.model.scale is not None:
+            self._rescale(self.model.scale, before)
         self._begin()
         checkpoint.restore_optimizer(self._optimizer, tensors)
 
@@ -319,9 +318,9 @@ class _Run(TrainingLoop):
         )  # fmt: skip
         parts = []
         with bar:
-            for pixels in data.pictures(CHUNK):
-                parts.append(self.model.encode(pixels))
-                bar.update(len(pixels))
+            for observation in data.observations(CHUNK):
+                parts.append(self.model.encode(observation))
+                bar.update(len(parts[-1]))
         windows = data.reframed(num_blocks + 1)
         everything = range(len(windows))
         return _Recorded(

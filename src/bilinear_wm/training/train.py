@@ -22,12 +22,13 @@ from accelerate import Accelerator
 
 from bilinear_wm.analysis.diagnose import describe, diagnose
 from bilinear_wm.analysis.latents import calibrate, fingerprint
-from bilinear_wm.data.windows import Batch, EpisodeDataset
+from bilinear_wm.data.windows import FRAME_SKIP, Batch, EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.models.config import Size
-from bilinear_wm.options import make_config
+from bilinear_wm.models.config import ModelConfig, Size
+from bilinear_wm.observation import CAMERA, ObservationSpec
+from bilinear_wm.options import from_json, make_config
 from bilinear_wm.signals import Held, held
 from bilinear_wm.stage import JsonObject, Outcome, at_least
 from bilinear_wm.training import run_folder
@@ -138,8 +139,11 @@ class _Run(TrainingLoop):
         super().__init__(config, signals, progress and accelerator.is_main_process)
         self.config, self.accelerator = config, accelerator
         self.is_main, self.label = accelerator.is_main_process, f"train {config.model}"
-        self.train_data = EpisodeDataset(config.data, config.num_frames)
-        self.held_out = EpisodeDataset(config.data, config.num_frames, split="validation")
+        spec = observed_by(config)
+        self.train_data = EpisodeDataset(config.data, config.num_frames, spec=spec)
+        self.held_out = EpisodeDataset(
+            config.data, config.num_frames, spec=spec, split="validation"
+        )
         if len(self.train_data) < config.batch_size:
             raise InputError(
                 f"batch_size: expected at most the {len(self.train_data)} training windows of "
@@ -179,11 +183,10 @@ class _Run(TrainingLoop):
         torch.manual_seed(config.seed + 1_000_003 * self.step + 7919 * accelerator.process_index)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, self.step)
-        pixels = torch.from_numpy(batch.pixels).to(accelerator.device)
         actions = torch.from_numpy(batch.actions).to(accelerator.device)
         self.model.train()
         with accelerator.autocast():
-            loss = self.wrapped(pixels, actions)
+            loss = self.wrapped(batch.observation, actions)
         if not torch.isfinite(loss.total):
             windows = list(zip(batch.episodes.tolist(), batch.steps.tolist(), strict=True))
             raise InputError(
@@ -265,6 +268,18 @@ class _Run(TrainingLoop):
         return stopped
 
 
+def observed_by(config: TrainConfig) -> ObservationSpec:
+    """What the model that a run trains will see, from its options."""
+    found = from_json(ModelConfig, config.options)
+    every = found.get("observed_every")
+    return ObservationSpec(
+        found.get("cameras", (CAMERA,)),
+        found.get("proprioception", ()),
+        found.get("observed", 1),
+        FRAME_SKIP if every is None else every,
+    )
+
+
 def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     """A fresh model for a dataset."""
     MODELS.check(config.model, "model")
@@ -279,10 +294,12 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "action_mean": tuple(float(x) for x in data.action_mean),
         "action_std": tuple(float(x) for x in data.action_std),
         "render_quality": data.file.render_quality or "unknown",
+        "proprioception_mean": tuple(float(x) for x in data.proprioception_mean),
+        "proprioception_std": tuple(float(x) for x in data.proprioception_std),
     }
     model = cls(make_config(cls.config_class, config.options, "options", **facts))
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
-    model.prepare(torch.from_numpy(data.batch(chosen).pixels[:, 0]))
+    model.prepare(data.batch(chosen).observation[:, 0])
     return model
 
 

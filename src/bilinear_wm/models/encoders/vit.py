@@ -17,7 +17,7 @@ PIXEL_MEAN, PIXEL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class VisionTransformer(nn.Module):
-    """uint8 pictures (..., H, W, 3) to latents (..., latent_size)."""
+    """uint8 pictures (..., H, W, 3) to latents (..., picture_size)."""
 
     pixel_mean: Tensor
     pixel_std: Tensor
@@ -40,7 +40,7 @@ class VisionTransformer(nn.Module):
             Block(width, config.heads, config.mlp_ratio * width) for _ in range(config.depth)
         )
         self.norm = nn.LayerNorm(width)
-        self.project = Projector(width, config.projector_hidden, config.latent_size)
+        self.project = Projector(width, config.projector_hidden, config.picture_size)
         self.register_buffer("pixel_mean", 255 * torch.tensor(PIXEL_MEAN), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(PIXEL_STD), persistent=False)
 
