@@ -13,7 +13,7 @@ import torch
 
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Delivery, Tick, step_together
-from bilinear_wm.control.realtime import as_picture
+from bilinear_wm.control.realtime import as_seen
 from bilinear_wm.errors import InputError
 from tests.control.conftest import Camera, drive, make_controller, make_pilot
 
@@ -157,11 +157,11 @@ def test_threads_do_what_simulated_time_does() -> None:
 
 
 def test_pictures_may_be_tensors_and_floats() -> None:
-    assert as_picture(torch.zeros(8, 8, 3, dtype=torch.uint8)).dtype == np.uint8
-    bright = as_picture(np.full((8, 8, 3), 300.0))
+    assert as_seen(torch.zeros(8, 8, 3, dtype=torch.uint8)).dtype == np.uint8
+    bright = as_seen(np.full((8, 8, 3), 300.0))
     assert (bright.dtype, bright.max()) == (np.uint8, 255)
     own = np.zeros((8, 8, 3), np.uint8)
-    assert as_picture(own) is not own  # cameras write over their pictures
+    assert as_seen(own) is not own  # cameras write over their pictures
 
 
 @pytest.mark.parametrize(
