@@ -31,7 +31,7 @@ from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
 from bilinear_wm.tasks import task_class
 from bilinear_wm.training.train import TrainConfig, observed_by
 
-WINDOWS, HIDDEN = 4000, (128, 128)
+WINDOWS, HIDDEN = 3000, (128, 128)
 
 
 def main(checkpoint: Path, data: Path, out: Path, options: dict[str, Any]) -> dict[str, float]:
@@ -72,7 +72,9 @@ def probe(model: BilinearWorldModel, data: Path) -> dict[str, float]:
     (z_fit, fit), (z, truth) = seen
     wanted = np.stack(list(fit.values()), axis=1)
     mean, std = wanted.mean(0), wanted.std(0)
-    network = MLPRegressor(HIDDEN, early_stopping=True, max_iter=100, random_state=0)
+    network = MLPRegressor(
+        hidden_layer_sizes=HIDDEN, early_stopping=True, max_iter=1000, random_state=0
+    )
     reader = make_pipeline(StandardScaler(), network).fit(z_fit, (wanted - mean) / std)
     read = reader.predict(z) * std + mean
     errors = [np.square(read[:, i] - true).mean() for i, true in enumerate(truth.values())]

@@ -111,3 +111,19 @@ def test_moving_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.argv", ["moving_pictures.py", *options])
     module.main()
     assert (tmp_path / "tworoom.gif").stat().st_size > 1000
+
+
+def test_more_senses_keeps_the_eyes(dense_file: Path, tmp_path: Path) -> None:
+    from bilinear_wm.models import load_model
+    from tests.models.conftest import small_model
+
+    small_model("bilinear", encoder="points").save_pretrained(tmp_path / "eyes")
+    module = load("more_senses")
+    module.WINDOWS, module.HIDDEN = 60, (16,)
+    options = {"observed": 2, "observed_every": 1, "proprioception": ["agent_x"]}
+    scores = module.main(tmp_path / "eyes", dense_file, tmp_path / "more", options)
+    eyes, more = load_model(tmp_path / "eyes"), load_model(tmp_path / "more")
+    for name, tensor in eyes.encoder.state_dict().items():
+        assert torch.equal(more.encoder.state_dict()[name], tensor)
+    assert more.config.latent_size == 2 * (24 + 1)
+    assert set(scores) == {"agent_x", "agent_y"}
