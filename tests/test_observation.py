@@ -28,7 +28,7 @@ from bilinear_wm.observation import (
     recent,
     stack,
 )
-from bilinear_wm.planning import GaussNewtonPlanner
+from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.tasks import make_task
 from bilinear_wm.training.residual import ResidualConfig, train_residual
 from bilinear_wm.training.train import TrainConfig, train
@@ -363,11 +363,22 @@ def test_tasks_name_what_they_cannot_show(task_name: str) -> None:
     task.close()
 
 
-def test_what_hands_on_pictures_refuses_models_that_want_more() -> None:
-    model = small_model("bilinear", observed=2)
-    planner = GaussNewtonPlanner(model.dynamics)
-    with pytest.raises(InputError, match="controller: expected a model that sees one picture"):
-        RealTimeController(model, planner, control_hz=20)
+def test_a_controller_takes_histories_and_refuses_single_pictures() -> None:
+    model = small_model("bilinear", observed=2).eval()
+    config = GaussNewtonConfig(compiled=False)
+    controller = RealTimeController(
+        model, GaussNewtonPlanner(model.dynamics, config), control_hz=20
+    )
+    size, history = model.config.image_size, History(model.config.observes)
+    picture = np.zeros((size, size, 3), np.uint8)
+    with pytest.raises(InputError, match="expected a history of 2"):
+        controller.observe(picture)
+    controller.set_goal(history.add(picture).now)
+    controller.observe(history.add(picture + 50).now)
+    job = controller.loop.next_job()
+    assert job is not None
+    (made,) = controller.pilot.plan([job])
+    assert np.isfinite(made.actions).all()
 
 
 # The whole chain.

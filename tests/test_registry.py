@@ -206,11 +206,7 @@ assert {"load_model", "TASKS", "PlanProblem", "__version__", "tasks"} <= set(dir
 assert list(bwm.MODELS)[:3] == ["bilinear", "lewm", "smwm"] and "cem" in bwm.PLANNERS
 from bilinear_wm.cli import main
 main(["--version"])
-for arguments in (["--help"], ["train", "--help"]):
-    try:
-        main(arguments)
-    except SystemExit:
-        pass
+main(["--help"])
 sys.exit(bool({"torch", "matplotlib", "mujoco"} & set(sys.modules)))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -75,6 +75,12 @@ def test_what_is_given_goes_over_the_recipe(tworoom_file: Path) -> None:
     assert "effort" in config.planner_options  # the recipe's others stay
     longer = cli._parse("evaluate", command, config_class, [*given, "--horizon", "4"])
     assert longer.horizon == 4
+    paper = cli._parse("evaluate", command, config_class, [*given[:2], "--paper-settings"])
+    assert paper.paper_settings
+    assert paper.horizon == 3  # the paper's
+    moving = cli.COMMANDS["realtime"]
+    live = cli._parse("realtime", moving, cli._load(moving.config), [*given[:2], "--live"])
+    assert live.live
     training = cli.COMMANDS["train"]
     arguments = ["--data", str(tworoom_file), "--out", "x", "--steps", "7"]
     trained = cli._parse("train", training, cli._load(training.config), arguments)

@@ -176,6 +176,9 @@ def _parse(name: str, command: Command, config_class: Any, arguments: list[str])
     if command.recipe is None:
         return config
     recipe = _load(command.recipe)(config)
+    # Flags are switched by naming them: they begin as the configuration has them.
+    switches = {f.name: f.default for f in fields(config) if isinstance(f.default, bool)}
+    recipe = replace(recipe, **switches)
     config = parse(default=recipe)
     merged = {
         field.name: {**getattr(recipe, field.name), **getattr(config, field.name)}

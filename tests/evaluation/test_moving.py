@@ -84,9 +84,9 @@ def test_without_latency_there_is_no_delay() -> None:
 
 
 def test_protocols_are_settings_of_the_loop() -> None:
-    assert config().loop == LoopConfig(1, "exhausted", late="keep", warm_start=False)
+    assert config().loop == LoopConfig(1, "exhausted", late="keep", warm_start=False, limited=True)
     ours = config(protocol="controller", replan="always", horizon=5)
-    assert ours.loop == LoopConfig()
+    assert ours.loop == LoopConfig(limited=True)
 
 
 def test_a_goal_that_stays_and_one_that_moves_are_met_alike() -> None:

@@ -27,7 +27,8 @@ class LinearProbe:
         names: Of the variables.
         matrix: W.
         offset: b.
-        std: Of each variable in the data that it was fitted to.
+        std: Of each variable in the data that it was fitted to; what counts as one where states
+            are goals.
     """
 
     names: tuple[str, ...]

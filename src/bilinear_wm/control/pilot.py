@@ -28,7 +28,7 @@ from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.observation import together
+from bilinear_wm.observation import Seen, together
 from bilinear_wm.planning.base import Plan, Planner, PlanProblem
 from bilinear_wm.planning.terms import StateGoal
 
@@ -126,8 +126,13 @@ class Pilot:
         if self.monitor is not None:
             wanted += [end for job in jobs for b in job.blocks for end in (b.before, b.after)]
         new |= {id(seen): seen for seen in wanted if id(seen) not in known}
-        z = self._encode(together(list(new.values())))
+        z = self._encode(together([self._whole(seen) for seen in new.values()]))
         return known | dict(zip(new, z, strict=True))
+
+    def _whole(self, seen: Seen) -> Seen:
+        """Refuse what lacks something that the model wants: batches must not pass for histories."""
+        spec = self.model.config.observes
+        return seen if spec.is_picture else spec.of(seen)
 
     def _problem(self, z0: Tensor, goal: Tensor, horizon: int) -> PlanProblem:
         """What to reach: latents, or variables read off them, in standard deviations."""

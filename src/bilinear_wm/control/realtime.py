@@ -98,14 +98,18 @@ class RealTimeController:
 
     def observe(self, seen: ArrayLike | Observation) -> None:
         """Take what is seen now, a picture or all that the model wants; from any thread."""
-        at, seen = time.perf_counter(), as_seen(seen)
+        at, seen = time.perf_counter(), self._checked(seen)
         with self._changed:
             self.loop.observe(seen, at)
             self._changed.notify_all()
 
+    def _checked(self, seen: ArrayLike | Observation) -> Seen:
+        spec = self.pilot.model.config.observes
+        return as_seen(seen) if spec.is_picture else spec.of(seen)
+
     def set_goal(self, goal: ArrayLike | Observation) -> None:
         """Go there from now on; from any thread."""
-        goal = as_seen(goal)
+        goal = self._checked(goal)
         with self._changed:
             self.loop.set_goal(goal)
             self._changed.notify_all()

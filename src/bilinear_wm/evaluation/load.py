@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +90,9 @@ def readable_variables(model: WorldModel, windows: EpisodeDataset) -> LinearProb
             f"goal: expected variables that can be read off latents (R^2 above {READABLE}), "
             f"found {found}"
         )
-    return probe.only(shown)
+    # As far apart, in the mean, as latents are: what an effort is worth stays the same.
+    probe = probe.only(shown)
+    return replace(probe, std=probe.std * float((len(shown) / latents.var(0).sum()).sqrt()))
 
 
 def goal_variables(pilot: Pilot) -> tuple[str, ...] | None:
