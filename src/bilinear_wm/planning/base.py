@@ -233,7 +233,7 @@ class Planner(abc.ABC):
         stop_at = torch.inf if deadline_s is None else begun + deadline_s
         objective = self._objective(problem, goal, path)
         search = Search(z0, objective, start, low, high, stop_at)
-        everything = bool(usable.all())
+        everything = len(usable) > 0 and bool(usable.all())
         found = self._search(search) if everything else self._search_some(search, usable)
         latents = found.latents
         if latents is None:

@@ -137,7 +137,7 @@ class GaussNewtonPlanner(Planner):
 
     def _search(self, search: Search) -> SearchResult:
         kernel = self._kernel if self._kernel and self._kernel.knows(search.objective) else None
-        if kernel is not None and len(search.z0) > 0:
+        if kernel is not None:
             # One after the other, and still faster than a batch in torch (docs/planning.md).
             if len(search.z0) == 1:
                 return kernel.search(search)
