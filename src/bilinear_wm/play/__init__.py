@@ -2,7 +2,7 @@
 
     bwm play --task tworoom --checkpoint pretrained/tworoom
 
-`stages.py` is how mouse and picture meet a task, `session.py` one simulation with its controller,
+`canvas.py` is how mouse and picture meet a task, `session.py` one simulation with its controller,
 `server.py` and `page.html` what a browser sees.
 """
 

@@ -25,7 +25,7 @@ from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.load import checked_camera, load_planner, make_planner_config
 from bilinear_wm.planning import PLANNERS, Planner
-from bilinear_wm.play.stages import Stage, make_stage
+from bilinear_wm.play.canvas import Canvas, make_canvas
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 
@@ -50,7 +50,7 @@ class SharedModel:
         horizons: tuple[int, int],
     ) -> None:
         self.task, self.horizons, self._checkpoint = task, horizons, checkpoint
-        self.stage: Stage = make_stage(task)
+        self.canvas: Canvas = make_canvas(task)
         first, *others = PLANNERS_SHOWN
         loaded = load_planner(task, checkpoint, first, options.get(first, {}))
         self.model = loaded.model
@@ -101,7 +101,7 @@ class SharedModel:
         inputs = torch.cat([z.double(), torch.ones(len(z), 1, dtype=torch.double)], dim=1)
         values = (inputs @ self._probe).numpy()
         seen = {name: values[:, i] for i, name in enumerate(self._names)}
-        return [[float(x), float(y)] for x, y in self.stage.points(seen)]
+        return [[float(x), float(y)] for x, y in self.canvas.points(seen)]
 
 
 class Session:
@@ -143,7 +143,7 @@ class Session:
         )
 
     def start(self) -> None:
-        self._send({"hint": self._shared.stage.hint, "turns": self._shared.stage.turns,
+        self._send({"hint": self._shared.canvas.hint, "turns": self._shared.canvas.turns,
                     "planners": PLANNERS_SHOWN, "size": VIEW,
                     "monitor": self._shared.monitor is not None}, None)  # fmt: skip
         self._set_goal(self._env.goal)
@@ -183,19 +183,19 @@ class Session:
         for message in wishes:
             if "goal" in message:
                 x, y, angle = message["goal"]
-                self._set_goal(self._shared.stage.goal(x, y, angle, self._env.state))
+                self._set_goal(self._shared.canvas.goal(x, y, angle, self._env.state))
             elif "planner" in message:
                 self._planner = message["planner"]
                 self.controller.pilot.planner = self._shared.planners[self._planner]
             else:
-                self._shared.stage.push(self._env, self._rng)
+                self._shared.canvas.push(self._env, self._rng)
         self._env.advance(action)
         self.controller.observe(self._camera.picture(self._env.state))
 
     def _set_goal(self, goal: NDArray[np.float64]) -> None:
         self._env.set_goal(goal)
         self.controller.set_goal(self._camera.picture(goal))
-        point = self._shared.stage.goal_point(goal)
+        point = self._shared.canvas.goal_point(goal)
         self._send({"goal": point}, self._env.picture(goal))
 
     def _watch(self, made: Delivery) -> None:

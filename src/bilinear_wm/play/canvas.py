@@ -20,7 +20,7 @@ ARM, HAND = 0.12, 0.12  # dm_control's reacher, in metres
 HALF_VIEW = 0.74 * np.tan(np.pi / 8)  # what its camera shows to each side at the arm's height
 
 
-class Stage(abc.ABC):
+class Canvas(abc.ABC):
     """One task on the page."""
 
     turns: bool = False
@@ -44,7 +44,7 @@ class Stage(abc.ABC):
         """A push from outside."""
 
 
-class TwoRoomStage(Stage):
+class TwoRoomCanvas(Canvas):
     hint = "Drag the goal. The wall is real: the door is the gap near the top."
 
     def goal(self, x: float, y: float, angle: float, now: State) -> State:
@@ -70,7 +70,7 @@ class TwoRoomStage(Stage):
                 return
 
 
-class PushTStage(Stage):
+class PushTCanvas(Canvas):
     turns = True
     hint = "Click where the block should be; drag away from the click to turn it."
 
@@ -105,7 +105,7 @@ class PushTStage(Stage):
                 return
 
 
-class ReacherStage(Stage):
+class ReacherCanvas(Canvas):
     hint = "Click where the fingertip should be."
 
     def goal(self, x: float, y: float, angle: float, now: State) -> State:
@@ -143,16 +143,16 @@ def _fingertip(shoulder: Any, wrist: Any) -> NDArray[np.float64]:
     return np.stack([x / HALF_VIEW + 1, 1 - y / HALF_VIEW], axis=-1) / 2
 
 
-STAGES: dict[str, type[Stage]] = {
-    "tworoom": TwoRoomStage,
-    "pusht": PushTStage,
-    "reacher": ReacherStage,
+CANVASES: dict[str, type[Canvas]] = {
+    "tworoom": TwoRoomCanvas,
+    "pusht": PushTCanvas,
+    "reacher": ReacherCanvas,
 }
 
 
-def make_stage(task: str) -> Stage:
-    """The stage of a task; Cube has none, because a mouse does not say where its arm should be."""
+def make_canvas(task: str) -> Canvas:
+    """The canvas of a task; Cube has none, because a mouse does not say where its arm should be."""
     task_class(task)  # refuses what is no task at all
-    if task not in STAGES:
-        raise InputError(f"task: expected one of {', '.join(STAGES)}, found {task!r}")
-    return STAGES[task]()
+    if task not in CANVASES:
+        raise InputError(f"task: expected one of {', '.join(CANVASES)}, found {task!r}")
+    return CANVASES[task]()
