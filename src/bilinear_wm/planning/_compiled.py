@@ -129,7 +129,7 @@ def _begin(w: Any, ws: Any, p: Any, actions: Any) -> int:
     """Roll out the start; the workspace then holds its latents, Jacobians and cost."""
     roll_out(w, ws, actions, 0, p.refreshed, True)
     ws.progress[0] = _cost(ws, p, actions)
-    ws.progress[1] = 0.0
+    ws.progress[1], ws.progress[2] = 0.0, 1.0
     return RUNNING if np.isfinite(ws.progress[0]) else DIVERGED
 
 
@@ -145,9 +145,11 @@ def _iterate(
         upcoming = ((iteration + 1) * p.refreshed) % horizon
         promised = _direction(w, ws, p, actions, block)
         length, lower = 1.0, cost
+        # A full step after a full one mostly helps: differentiate there at once.
+        ahead = ws.progress[2] == 1.0
         while promised > tolerance * cost and length >= SHORTEST:
             _try(ws, p, actions, length)
-            roll_out(w, ws, ws.trial, upcoming, p.refreshed, length == 1.0)
+            roll_out(w, ws, ws.trial, upcoming, p.refreshed, ahead and length == 1.0)
             lower = _cost(ws, p, ws.trial)
             if lower < cost:
                 break
@@ -160,7 +162,8 @@ def _iterate(
         ws.progress[1] = ws.progress[1] + 1.0 if small else 0.0
         if ws.progress[1] >= p.rounds:
             return CONVERGED, iteration + 1
-        if length < 1.0 or (block != upcoming and not gained):
+        ws.progress[2] = length
+        if length < 1.0 or not ahead or (block != upcoming and not gained):
             # The Jacobians at hand are not those of `actions` in the upcoming blocks.
             roll_out(w, ws, actions, upcoming, p.refreshed, True)
     return RUNNING, first + count

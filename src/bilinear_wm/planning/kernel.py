@@ -3,8 +3,8 @@
 The maths is that of `gauss_newton.py` and `BilinearDynamics.step_jet`; what differs is the order
 of the work, see `_compiled_rollout.py`. Latents are rows of whole vector registers, filled up
 with zeros; M~ = B + C z and Q are kept transposed, as m such rows.
-The trial with the full step is rolled out together with its tangents: if it lowers the cost, as
-it mostly does, the next iteration finds its Jacobian ready. All memory belongs to a workspace
+After a full step the next is rolled out together with its tangents: if it lowers the cost, as it
+mostly does, the next iteration finds its Jacobian ready. All memory belongs to a workspace
 that is made once for a thread and a horizon. A search is one call, which releases the
 interpreter's lock; with a deadline it is one call an iteration.
 """
@@ -89,7 +89,7 @@ class Workspace(NamedTuple):
     where: NDArray[np.int64]  # (k, 2): block and column of each direction
     step: F64  # (h, m)
     trial: F64  # (h, m)
-    progress: F64  # cost, and iterations in a row that gained little
+    progress: F64  # cost, iterations in a row that gained little, length of the last step
 
 
 class Crowd(NamedTuple):
@@ -383,5 +383,5 @@ def _make_workspace(d: int, m: int, hidden: int, horizon: int, k: int) -> Worksp
         where=np.zeros((k, 2), np.int64),
         step=np.zeros((horizon, m)),
         trial=np.zeros((horizon, m)),
-        progress=np.zeros(2),
+        progress=np.zeros(3),
     )
