@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.gain import FreeMatrix
 from bilinear_wm.dynamics.predictor import PredictorDynamics
 from bilinear_wm.models import load_model
 from bilinear_wm.models.predictor import PREDICTOR_SIZES, PredictorConfig
@@ -43,6 +44,7 @@ def realistic_dynamics(seed: int = 0) -> BilinearDynamics:
     m = FRAME_SKIP * ENV_ACTION
     made = BilinearDynamics(D, m, env_action_size=ENV_ACTION)
     held = torch.eye(ENV_ACTION).repeat(FRAME_SKIP, 1) / FRAME_SKIP**0.5
+    assert isinstance(made.scale, FreeMatrix)
     with torch.no_grad():
         made.A.add_(0.01 * torch.randn(D, D) / D**0.5)
         made.C.mul_(3)
@@ -211,7 +213,7 @@ def main() -> None:
         some = (items * 9)[:n]
         batch = PlanProblem(
             torch.stack([p.z0 for p in some]),
-            torch.stack([p.z_goal for p in some]),
+            torch.stack([p.z_goal for p in some if p.z_goal is not None]),
             HORIZON,
             items[0].action_low,
             items[0].action_high,

@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bilinear_wm import recipes
 from bilinear_wm.models import MODELS
+from bilinear_wm.models.base import WorldModel
 
 FACTS: dict[str, Any] = {
     "task": "pusht",
@@ -78,11 +79,11 @@ def main() -> None:
         actions = torch.randn(recipe.batch_size, recipe.num_frames - 1, 10)
         images = recipe.batch_size * recipe.num_frames
 
-        def encode(model: torch.nn.Module = model, pixels: torch.Tensor = pixels) -> None:
+        def encode(model: WorldModel = model, pixels: torch.Tensor = pixels) -> None:
             model.encoder(pixels).sum().backward()
 
         def step(
-            model: torch.nn.Module = model,
+            model: WorldModel = model,
             optimizer: torch.optim.Optimizer = optimizer,
             batch: tuple[torch.Tensor, torch.Tensor] = (pixels, actions),
         ) -> None:

@@ -35,7 +35,8 @@ def main() -> None:
     held_out = EpisodeDataset(arguments.data, 2, split="validation")
     task = task_class(str(train.file.task))
 
-    def labels(states: np.ndarray) -> tuple[list[str], Tensor]:
+    def labels(states: np.ndarray | None) -> tuple[list[str], Tensor]:
+        assert states is not None, "the file has no states"
         targets = task.probe_targets(states.reshape(-1, states.shape[-1]))
         return list(targets), torch.tensor(np.stack(list(targets.values()), 1)).float()
 

@@ -19,7 +19,7 @@ from bilinear_wm.analysis.latents import encode_windows, episodes_for
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.evaluation.load import checked_camera
 from bilinear_wm.models import load_model
-from bilinear_wm.play.stages import make_stage
+from bilinear_wm.play.canvas import make_canvas
 from bilinear_wm.reporting.results import rate
 from bilinear_wm.tasks import make_task
 
@@ -39,7 +39,7 @@ def main() -> None:
     monitor = ActionMonitor.calibrated(model, z, actions, options.false_alarms)
 
     camera, env = checked_camera(model, task, options.checkpoint), make_task(task, image_size=8)
-    stage, rng = make_stage(task), np.random.default_rng(0)
+    canvas, rng = make_canvas(task), np.random.default_rng(0)
     fired: dict[bool, list[bool]] = {False: [], True: []}
     for index in np.linspace(0, len(held_out) - 1, options.blocks).astype(int):
         batch = held_out.batch(np.array([index]))
@@ -51,7 +51,7 @@ def main() -> None:
             env.set_state(batch.states[0, 0])
             for step, action in enumerate(raw):
                 if pushed and step == skip // 2:
-                    stage.push(env, rng)
+                    canvas.push(env, rng)
                 env.advance(action)
             after = model.encode(camera.picture(env.state))
             fired[pushed].append(monitor.fires(before, block[0], after))

@@ -28,6 +28,7 @@ from bilinear_wm.analysis.latents import encode_windows, episodes_for
 from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.models import load_model
 from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
+from bilinear_wm.options import from_json
 from bilinear_wm.tasks import task_class
 from bilinear_wm.training.train import TrainConfig, observed_by
 
@@ -40,7 +41,7 @@ def main(checkpoint: Path, data: Path, out: Path, options: dict[str, Any]) -> di
     spec = observed_by(TrainConfig(data, out, options=options))
     found = EpisodeDataset(data, 2, spec=spec, in_memory=False)
     kept = {f.name: getattr(eyes.config, f.name) for f in fields(eyes.config)}
-    changed = BilinearConfig.from_json(options) | {
+    changed = from_json(BilinearConfig, options) | {
         "action_mean": tuple(found.action_mean.tolist()),
         "action_std": tuple(found.action_std.tolist()),
         "proprioception_mean": tuple(found.proprioception_mean.tolist()),
@@ -64,19 +65,19 @@ def probe(model: BilinearWorldModel, data: Path) -> dict[str, float]:
     task = task_class(model.config.task)
     seen = []
     for split in ("train", "validation"):
-        z, _, states = encode_windows(model, episodes_for(model, data, split), WINDOWS)  # type: ignore[arg-type]
+        z, _, states = encode_windows(model, episodes_for(model, data, split), WINDOWS)
         assert states is not None
         flat = states.reshape(-1, states.shape[-1])
         numbers = {name: flat[:, i] for i, name in enumerate(task.state_names)}
         seen.append((z.flatten(0, 1).double().numpy(), numbers | task.probe_targets(flat)))
-    (z_fit, fit), (z, truth) = seen
+    (z_fit, fit), (z_test, truth) = seen
     wanted = np.stack(list(fit.values()), axis=1)
     mean, std = wanted.mean(0), wanted.std(0)
     network = MLPRegressor(
         hidden_layer_sizes=HIDDEN, early_stopping=True, max_iter=1000, random_state=0
     )
     reader = make_pipeline(StandardScaler(), network).fit(z_fit, (wanted - mean) / std)
-    read = reader.predict(z) * std + mean
+    read = reader.predict(z_test) * std + mean
     errors = [np.square(read[:, i] - true).mean() for i, true in enumerate(truth.values())]
     return {
         name: float(1 - error / true.var())

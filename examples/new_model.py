@@ -71,7 +71,7 @@ def main(folder: Path, episodes: int = 30, steps: int = 5) -> None:
     data = folder / "tworoom.h5"
     collect(CollectConfig("tworoom", data, episodes, image_size=32, workers=1), progress=False)
     options = dict(ENCODER_SIZES["compact"])
-    train(TrainConfig(data, folder / "run", "linear", options, steps=steps, batch_size=8))
+    train(TrainConfig(data, folder / "run", "linear", options=options, steps=steps, batch_size=8))
     model = load_model(folder / "run").eval()
     # Without `step_jet` the planner differentiates by finite differences.
     z0, z_goal = torch.randn(2, model.config.latent_size)

@@ -45,7 +45,7 @@ class Cart(Task):
     def picture(self, state: State) -> Pixels:
         grid = np.linspace(-1.1, 1.1, self.image_size)
         cart = np.exp(-((grid - state[0]) ** 2) / 0.01) * np.exp(-(grid[:, None] ** 2) / 0.02)
-        return np.uint8(255 * (1 - cart[..., None] * np.array([1.0, 0.4, 0.0])))
+        return (255 * (1 - cart[..., None] * np.array([1.0, 0.4, 0.0]))).astype(np.uint8)
 
     @staticmethod
     def success(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -28,7 +28,7 @@ def picture(position: np.ndarray) -> np.ndarray:
     grid = (np.arange(SIZE) + 0.5) / SIZE * 2 - 1
     far = (grid - position[0]) ** 2 + (grid[:, None] - position[1]) ** 2
     dot = np.exp(-far / 0.03)[..., None]
-    return np.uint8(255 * (1 - dot * np.array([0, 1, 1])))
+    return (255 * (1 - dot * np.array([0, 1, 1]))).astype(np.uint8)
 
 
 def record(path: Path, episodes: int, rng: np.random.Generator) -> None:

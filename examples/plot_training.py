@@ -12,6 +12,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from sklearn.decomposition import PCA
 
 import bilinear_wm as bwm
@@ -24,7 +25,7 @@ def main(run: Path, data: Path, picture: Path) -> None:
     steps = [row["step"] for row in rows]
     figure, axes = plt.subplots(2, 3, figsize=(13, 7.2), layout="constrained")
 
-    def curves(axis: plt.Axes, names: list[str], title: str, log: bool = False) -> None:
+    def curves(axis: Axes, names: list[str], title: str, log: bool = False) -> None:
         for name in names:
             if name in rows[0]:
                 axis.plot(steps, [row[name] for row in rows], marker=".", label=name)

@@ -63,6 +63,8 @@ class StateEncoder(nn.Module):
 class StateDynamics(nn.Module):
     """Changes of the variables themselves: f(x, a), or W(x) (a, 1)."""
 
+    scale: Tensor
+
     def __init__(self, kind: str, scale: Tensor, action_size: int, env_action_size: int) -> None:
         super().__init__()
         self.kind, self.latent_size = kind, len(scale)
@@ -130,7 +132,8 @@ class Windows:
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         span = self.skip * (FRAMES - 1)
-        x, a = [], []
+        x: list[Tensor] = []
+        a: list[Tensor] = []
         while len(x) < count:
             e = rng.integers(len(self.variables))
             if len(self.variables[e]) <= span:
@@ -152,8 +155,9 @@ def train(data: Windows, steps: int, kind: str) -> BilinearWorldModel:
     )  # fmt: skip
     model = BilinearWorldModel(config)
     rng = np.random.default_rng(0)
+    moves: StateDynamics | None = None
     if kind == "latent":
-        model.encoder = StateEncoder(len(data.mean), config.latent_size)  # type: ignore[assignment]
+        model.encoder = StateEncoder(len(data.mean), config.latent_size)
     else:
         x, _ = data.sample(4096, rng)
         scale = x.diff(dim=1).flatten(0, 1).std(0)
@@ -163,9 +167,9 @@ def train(data: Windows, steps: int, kind: str) -> BilinearWorldModel:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, steps, pct_start=0.05)
     for _ in (bar := trange(steps, desc="train", unit="step")):
         x, a = data.sample(256, rng)
-        if isinstance(model.dynamics, StateDynamics):
-            moved = x.diff(dim=1) / model.dynamics.scale
-            loss = (model.dynamics.change(x[:, :-1], a) - moved).square().mean()
+        if moves is not None:
+            moved = x.diff(dim=1) / moves.scale
+            loss = (moves.change(x[:, :-1], a) - moved).square().mean()
         else:
             loss = model.latent_loss(model.encoder(x), a).total
         optimizer.zero_grad()

@@ -185,7 +185,7 @@ def test_the_kernel_ranks_the_candidates_that_torch_ranks() -> None:
     kernel = planner._kernel
     assert kernel is not None
     z0, goal, path, start, low, high = planner._tensors(p, torch.full((4, M), 0.1))
-    search = Search(z0, planner._objective(goal, path), start, low, high, float("inf"))
+    search = Search(z0, planner._objective(p, goal, path), start, low, high, float("inf"))
     expected = planner._starts(search)[0].detach()
     kernel.search(replace(search, stop_at=0.0))  # ranks, and has no time for more
     _, crowd = kernel._memory(4)
@@ -221,8 +221,10 @@ def test_terms_that_the_kernel_does_not_know_count(further: Term) -> None:
     """An own term, a variation of a known one, a second one, one of another action size."""
 
     class Own(GaussNewtonPlanner):
-        def _objective(self, goal: torch.Tensor, path: torch.Tensor) -> Objective:
-            return Objective((*super()._objective(goal, path).terms, further))
+        def _objective(
+            self, problem: PlanProblem, goal: torch.Tensor, path: torch.Tensor
+        ) -> Objective:
+            return Objective((*super()._objective(problem, goal, path).terms, further))
 
     config = GaussNewtonConfig(smoothness=0.0)
     planner, p = Own(bilinear(), config), problem()

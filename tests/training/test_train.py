@@ -43,7 +43,15 @@ sys.exit(main(json.loads(sys.argv[1])))
 def small(data: Path, out: Path, model: str = "bilinear", **changes: Any) -> TrainConfig:
     options = SMALL | (PREDICTOR if model != "bilinear" else {})
     config = TrainConfig(
-        data, out, model, options, steps=12, batch_size=8, num_frames=3, eval_every=6, save_every=5
+        data,
+        out,
+        model,
+        options=options,
+        steps=12,
+        batch_size=8,
+        num_frames=3,
+        eval_every=6,
+        save_every=5,
     )
     return replace(config, **changes)
 
