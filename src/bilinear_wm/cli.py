@@ -162,15 +162,21 @@ def _parse(name: str, command: Command, config_class: Any, arguments: list[str])
     """The configuration that was asked for: what was given, over what the recipe says."""
     import tyro
 
+    # tyro makes errors of its own of those that a configuration raises: it parses into a twin that
+    # raises none.
+    unchecked = {"__post_init__": lambda _: None, "__doc__": config_class.__doc__}
+    twin = type(config_class.__name__, (config_class,), unchecked)
+
     def parse(default: Any = None) -> Any:
-        return tyro.cli(
-            config_class,
+        given = tyro.cli(
+            twin,
             prog=f"bwm {name}",
             description=f"{command.summary} {EVERYWHERE}",
             args=arguments,
-            default=default,
+            default=None if default is None else twin(**_values(default)),
             config=(tyro.conf.FlagCreatePairsOff,),
         )
+        return config_class(**_values(given))
 
     config = parse()
     if command.recipe is None:
@@ -186,6 +192,10 @@ def _parse(name: str, command: Command, config_class: Any, arguments: list[str])
         if isinstance(getattr(recipe, field.name), dict)
     }
     return replace(config, **merged)
+
+
+def _values(config: Any) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in fields(config)}
 
 
 def _load(address: str) -> Any:
