@@ -126,4 +126,4 @@ def test_a_task_typed_into_a_prompt_has_no_second_worker(tmp_path: Path) -> None
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    assert "--workers: expected 1 for mine" in result.stderr
+    assert "workers: expected 1 for mine" in result.stderr

@@ -86,3 +86,11 @@ def test_what_is_given_goes_over_the_recipe(tworoom_file: Path) -> None:
     trained = cli._parse("train", training, cli._load(training.config), arguments)
     assert trained.steps == 7
     assert trained.options["forward_unit"] == "motion"  # the compact recipe's
+
+
+def test_a_configuration_that_refuses_itself_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["train-residual", "--checkpoint", "a", "--data", "b", "--out", "c",
+                     "--learning-rate", "-1"]) == 2  # fmt: skip
+    assert capsys.readouterr().err == "bwm: --learning-rate: expected more than 0, found -1.0\n"

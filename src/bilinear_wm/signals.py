@@ -46,7 +46,7 @@ def held(twice_is_enough: bool = False) -> Iterator[Held]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             before = signal.getsignal(number)
-            if before not in (signal.SIG_IGN, None):  # who ignores them goes on ignoring them
+            if before is not None:  # otherwise not Python's business
                 waiting.handlers[number] = before
                 signal.signal(number, note)
     try:
