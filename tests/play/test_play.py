@@ -245,8 +245,11 @@ def _drag_goal(page: Page, start: tuple[float, float], end: tuple[float, float])
     box = page.locator("#world").bounding_box()
     assert box is not None
     points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (start, end)]
-    page.mouse.move(*points[0])
-    page.mouse.down()
-    page.mouse.move(*points[1], steps=4)
-    page.mouse.up()
-    wait_for(lambda: np.allclose(page.evaluate("view.goal"), end, atol=0.02))
+
+    def drag() -> None:
+        page.mouse.move(*points[0])
+        page.mouse.down()
+        page.mouse.move(*points[1], steps=4)
+        page.mouse.up()
+
+    keep_at(drag, until=lambda: np.allclose(page.evaluate("view.goal"), end, atol=0.02))
