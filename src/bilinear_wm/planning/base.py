@@ -202,6 +202,7 @@ class Planner(abc.ABC):
                 f"a block and {dynamics.env_action_size} an action"
             )
         self.dynamics, self.config = dynamics, config
+        self._like = next(iter(dynamics.parameters()))  # type: ignore[attr-defined]
 
     @abc.abstractmethod
     def _search(self, search: Search) -> SearchResult:
@@ -226,14 +227,17 @@ class Planner(abc.ABC):
         """
         begun = time.perf_counter()
         z0, goal, path, start, low, high = self._tensors(problem, warm_start)
-        usable = torch.stack([_sane(x) for x in (z0, goal, path, start)]).all(0)
-        start = torch.where(_sane(start)[:, None, None], start, 0.0)
+        # Few operations on small tensors: each takes microseconds, and fast planners feel them.
+        parts = (z0, goal, start) if problem.path is None else (z0, goal, start, path)
+        usable = _sane(*parts)
+        everything = len(usable) > 0 and bool(usable.all())
+        if not everything:
+            start = torch.where(_sane(start)[:, None, None], start, 0.0)
         if low is not None:
             start = start.clamp(low, high)
         stop_at = torch.inf if deadline_s is None else begun + deadline_s
         objective = self._objective(problem, goal, path)
         search = Search(z0, objective, start, low, high, stop_at)
-        everything = len(usable) > 0 and bool(usable.all())
         found = self._search(search) if everything else self._search_some(search, usable)
         latents = found.latents
         if latents is None:
@@ -273,7 +277,7 @@ class Planner(abc.ABC):
             raise InputError(
                 f"z0, z_goal: expected latents of {d} numbers, found {problem.z0.shape[-1]}"
             )
-        like = next(iter(self.dynamics.parameters()))  # type: ignore[attr-defined]
+        like = self._like
         batch = problem.z0.shape[:-1]
         z0 = problem.z0.to(like).view(-1, d)
         goal = z0 if problem.z_goal is None else problem.z_goal.to(like).view(-1, d)
@@ -349,6 +353,7 @@ def search_result(actions: Tensor, cost: Tensor, done: int, limit: int) -> Searc
     return SearchResult(actions, cost, ends, [done] * len(actions))
 
 
-def _sane(x: Float[Tensor, "batch ..."]) -> Tensor:
+def _sane(*parts: Float[Tensor, "batch ..."]) -> Tensor:
     """Which rows are finite and of a size that a model can have produced."""
-    return (x.abs() < LARGEST).flatten(1).all(1)
+    rows = torch.cat([part.flatten(1) for part in parts], dim=1)
+    return (rows.abs() < LARGEST).all(1)
