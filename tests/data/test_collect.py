@@ -22,7 +22,6 @@ from bilinear_wm.data.collect import (
     CollectConfig,
     CollectionInterrupted,
     collect,
-    disturbed,
     episode_seed,
     record_episode,
 )
@@ -116,7 +115,7 @@ def test_files_from_before_disturbances_are_continued(tmp_path: Path) -> None:
 
 def test_a_disturbed_hand_is_held_for_a_while_and_stays_in_the_box() -> None:
     env = make_task("pusht", image_size=8)
-    still = disturbed(lambda: np.zeros(2, np.float32), env, 0.6, np.random.default_rng(0))
+    still = env.disturbed(lambda: np.zeros(2, np.float32), 0.6, np.random.default_rng(0))
     actions = np.stack([still() for _ in range(3000)])
     assert actions.dtype == np.float32
     assert np.abs(actions).max() == 1

@@ -35,12 +35,10 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.registry import load_plugin, loaded_plugins
 from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import make_task, task_class
-from bilinear_wm.tasks.base import Action, Policy, RenderQuality, Task
+from bilinear_wm.tasks.base import RenderQuality, Task
 
 TRAINING_STREAM, EVALUATION_STREAM = 0, 1
 """Seeds of recorded data and of freshly simulated evaluation episodes never meet."""
-DISTURBED_STEPS, DISTURBED_SHARE = (3, 11), 0.6
-"""How long a disturbance lasts, and how many of them are not zero."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,8 @@ class CollectConfig:
         workers: Processes that simulate.
         seed: Episode i depends on (seed, i) alone.
         render_quality: `fast` pictures, or the benchmark's `faithful` ones.
-        disturbance: Standard deviation of what is added to the behaviour's actions now and then,
-            see `disturbed`.
+        disturbance: Strength of what is done to the behaviour's actions now and then, see
+            `Task.disturbed`.
         resume: Continue a file that an interrupted run left.
     """
 
@@ -186,33 +184,12 @@ def simulate_episode(env: Task, seed: int) -> Episode:
     return _run_episode(env, seed, None, 0.0)
 
 
-def disturbed(act: Policy, env: Task, std: float, rng: np.random.Generator) -> Policy:
-    """A behaviour whose hand is pushed: a random action is added, for a few steps at a time.
-
-    A behaviour that always answers a state in the same way does not show what other actions would
-    have done there; a model then knows its habits, and planners leave them. docs/experiments.md
-    has what that costs in PushT.
-    """
-    low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
-    offset, left = np.zeros_like(low), 0
-
-    def pushed() -> Action:
-        nonlocal offset, left
-        if left == 0:
-            left = int(rng.integers(*DISTURBED_STEPS))
-            offset = (rng.random() < DISTURBED_SHARE) * rng.normal(0, std, low.shape)
-        left -= 1
-        return np.clip(act() + offset, low, high).astype(low.dtype)
-
-    return pushed
-
-
 def _run_episode(env: Task, seed: int, frame_stride: int | None, disturbance: float) -> Episode:
     env.begin(seed=seed)
     act = env.behaviour()
     if disturbance > 0:
         rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(1,)))
-        act = disturbed(act, env, disturbance, rng)
+        act = env.disturbed(act, disturbance, rng)
     if not env.behaviour_ends_at_goal:
         env.clear_goal()
     states, actions = [env.state], []
