@@ -24,8 +24,7 @@ WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.25, -0.35]), np.array([0.6, 0.35])  
 ORACLE_MIN_NORM = 0.4
 ORACLE_NOISE = 0.1
 ORACLE_NOISE_SCALE = np.array([1.0, 1.0, 1.0, 3.0, 10.0])
-FAST_SAMPLES = 4
-FAST_MERGE = 0.35  # times the width of a pixel, of which the table spans about a metre
+FAST_PITCH = 0.3  # times the width of a pixel, of which the table spans about a metre
 
 
 class _Simulator(CubeEnv):  # type: ignore[misc]
@@ -63,8 +62,7 @@ class Cube(Task):
             "front_pixels",
             self.image_size,
             self.render_quality,
-            fast_samples=FAST_SAMPLES,
-            fast_merge=FAST_MERGE / self.image_size,
+            fast_pitch=FAST_PITCH / self.image_size,
         )
 
     @property
