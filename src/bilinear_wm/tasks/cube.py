@@ -42,8 +42,7 @@ NEAR, NEAR_SHARE, FAR_SHARE = 0.08, 0.7, 0.4
 """Metres from the cube within which mishaps are more frequent, and how frequent they are."""
 MISHAPS = (0.3, 0.3, 0.25, 0.15)
 """Shares of the kinds of mishaps: replaced, pushed, fingers, turned."""
-FAST_SAMPLES = 4
-FAST_MERGE = 0.35  # times the width of a pixel, of which the table spans about a metre
+FAST_PITCH = 0.3  # times the width of a pixel, of which the table spans about a metre
 
 
 class _Simulator(CubeEnv):  # type: ignore[misc]
@@ -98,8 +97,7 @@ class Cube(Task):
             "front_pixels",
             self.image_size,
             self.render_quality,
-            fast_samples=FAST_SAMPLES,
-            fast_merge=FAST_MERGE / self.image_size,
+            fast_pitch=FAST_PITCH / self.image_size,
         )
 
     @property
