@@ -30,7 +30,7 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
-         "observed", "observed_every", "drawing_focus"}  # fmt: skip
+         "observed", "observed_every", "drawing_focus", "prior_hidden"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
 
 
@@ -72,6 +72,9 @@ class ModelConfig:
     """Share of each picture's pixels that it counts, the hardest; 1 for all of them alike."""
     shift_weight: float = 0.0
     """Of a term by which points move with the picture when it is shifted; 0 for none."""
+    # The plan to begin from.
+    prior_hidden: int = 0
+    """Width of the action prior (`bwm train-prior`); 0 while there is none."""
     # What is observed.
     cameras: tuple[str, ...] = (CAMERA,)
     """Each has an encoder of its own."""
