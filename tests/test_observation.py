@@ -20,6 +20,8 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.config import LATER
+from bilinear_wm.models.encoders.points import PointsEncoder
+from bilinear_wm.models.senses import Senses
 from bilinear_wm.observation import (
     History,
     Observation,
@@ -73,7 +75,7 @@ def window(data: EpisodeDataset, episode: int, step: int) -> Observation:
     return everything.observation[int(at[0])]
 
 
-def values(pictures: np.ndarray) -> list[Any]:
+def values(pictures: np.ndarray) -> Any:
     return pictures[..., 0, 0, 0].tolist()
 
 
@@ -150,7 +152,7 @@ def test_the_first_observation_is_repeated() -> None:
     assert found == spec.looks_back(np.arange(10)).tolist()
     history.clear()
     assert values(history.add(pictures[7]).now.pictures["pixels"]) == [7, 7, 7]
-    plain = recent(ObservationSpec(), pictures, lambda p: Observation({"pixels": p}))
+    plain = recent(ObservationSpec(), list(pictures), lambda p: Observation({"pixels": p}))
     assert values(plain.pictures["pixels"]) == 9
 
 
@@ -263,12 +265,16 @@ def test_a_goal_at_rest_has_no_velocity() -> None:
 
 def test_each_camera_has_its_points_and_is_drawn() -> None:
     model = small_model("bilinear", encoder="points", **EVERYTHING).eval()
+    assert isinstance(model.senses, Senses)
+    second = model.senses.encoders[0]
+    assert isinstance(second, PointsEncoder)
     with torch.no_grad():
         model.senses.scale.uniform_(0.5, 2.0)
     seen = observation()
     model.prepare(seen[:, 0])
     z = model.encode(seen)
-    for camera, encoder in (("pixels", model.encoder), ("side", model.senses.encoders[0])):
+    assert isinstance(model.encoder, PointsEncoder)
+    for camera, encoder in (("pixels", model.encoder), ("side", second)):
         pictures = torch.from_numpy(seen.pictures[camera][:, :, 2])
         assert torch.equal(model.present(seen, camera), pictures)
         torch.testing.assert_close(model.points(z, camera), encoder.points(encoder(pictures)))
@@ -286,13 +292,14 @@ def test_bad_observations_and_configurations_are_named() -> None:
         model.encode(Observation(seen.pictures, seen.proprioception[..., :2]))
     with pytest.raises(InputError, match="expected pictures of pixels, side and the numbers"):
         model.encode(seen.pictures["pixels"])
-    for options, message in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"observed": 0}, "observed: expected a whole number"),
         ({"cameras": ()}, "cameras: expected a list"),
         ({"proprioception": ("x",)}, "proprioception_mean, proprioception_std: expected equally"),
         ({"proprioception_mean": (1.0,), "proprioception_std": (1.0,)}, "proprioception_mean"),
         (EVERYTHING | {"proprioception_std": (1.0, 0.0, 1.0)}, "positive stds"),
-    ]:
+    ]
+    for options, message in cases:
         with pytest.raises(InputError, match=message):
             small_model("bilinear", **options)
 
@@ -325,7 +332,8 @@ def test_older_checkpoints_see_one_picture(folder: Path) -> None:
 
 
 def test_running_episodes_are_seen_as_recorded_ones(rich_file: Path) -> None:
-    options = {"observed": 3, "observed_every": 2, "proprioception": ("agent_x", "agent_y"),
+    options: dict[str, Any] = {
+        "observed": 3, "observed_every": 2, "proprioception": ("agent_x", "agent_y"),
                "proprioception_mean": (100.0, 100.0), "proprioception_std": (50.0, 40.0),
                "render_quality": "fast"}  # fmt: skip
     model = small_model("bilinear", encoder="points", **options).eval()
@@ -340,10 +348,10 @@ def test_running_episodes_are_seen_as_recorded_ones(rich_file: Path) -> None:
     for step, state in enumerate(states):
         task.set_state(state)
         running = model.encode(history.add(task.observe(one)).now)
-        assert torch.equal(running, model.encode(task.observe(spec, states[: step + 1])))
+        assert torch.equal(running, model.encode(task.observe(spec, list(states[: step + 1]))))
         for index in np.flatnonzero((data._window_episode == 0) & (data._window_step == step)):
             recorded = data[int(index)].observation[0, 0]
-            for name, array in task.observe(spec, states[: step + 1]).pictures.items():
+            for name, array in task.observe(spec, list(states[: step + 1])).pictures.items():
                 np.testing.assert_array_equal(recorded.pictures[name], array)
             assert torch.equal(model.encode(recorded), running)
             checked += 1

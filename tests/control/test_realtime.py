@@ -70,7 +70,9 @@ def planning_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "bwm-plan"]
 
 
-def test_a_planner_left_behind_delivers_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_planner_left_behind_delivers_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, planner = make_controller(200, max_age_s=1.0)
     planner.gate.clear()
     made.start()
@@ -87,7 +89,7 @@ def test_a_planner_left_behind_delivers_nothing(caplog: pytest.LogCaptureFixture
         delivered.append(threading.current_thread())
         deliver(*arguments)
 
-    made.loop.deliver = noting  # type: ignore[method-assign]
+    monkeypatch.setattr(made.loop, "deliver", noting)
     with made:
         drive(made, lambda: len(delivered) > 2)
         hung.set()
@@ -157,9 +159,15 @@ def test_threads_do_what_simulated_time_does() -> None:
 
 
 def test_pictures_may_be_tensors_and_floats() -> None:
-    assert as_seen(torch.zeros(8, 8, 3, dtype=torch.uint8)).dtype == np.uint8
-    bright = as_seen(np.full((8, 8, 3), 300.0))
-    assert (bright.dtype, bright.max()) == (np.uint8, 255)
+    black, bright = (
+        as_seen(torch.zeros(8, 8, 3, dtype=torch.uint8)),
+        as_seen(np.full((8, 8, 3), 300.0)),
+    )
+    assert isinstance(black, np.ndarray)
+    assert black.dtype == np.uint8
+    assert isinstance(bright, np.ndarray)
+    assert bright.dtype == np.uint8
+    assert bright.max() == 255
     own = np.zeros((8, 8, 3), np.uint8)
     assert as_seen(own) is not own  # cameras write over their pictures
 

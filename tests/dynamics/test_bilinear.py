@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.gain import BoundedMatrix
 from bilinear_wm.dynamics.residual import ResidualDynamics
 from tests.models.conftest import small_model, windows
 
@@ -19,13 +20,20 @@ def dynamics(normalization: str = "cholqr", min_singular: float = 0.0) -> Biline
         made.A.add_(0.1 * torch.randn(D, D))
         made.C.mul_(20)
         if min_singular == 0:
-            made.scale.values.add_(0.3 * torch.randn(M, M))
+            made.R.add_(0.3 * torch.randn(M, M))
     return made
+
+
+def loosen(made: ResidualDynamics, std: float) -> None:
+    """A residual that says something."""
+    last = made.residual[-1]
+    assert isinstance(last, torch.nn.Linear)
+    torch.nn.init.normal_(last.weight, std=std)
 
 
 def residual_dynamics() -> ResidualDynamics:
     made = ResidualDynamics(dynamics(), hidden=16).double()
-    torch.nn.init.normal_(made.residual[-1].weight, std=0.3)
+    loosen(made, std=0.3)
     return made
 
 
@@ -121,13 +129,14 @@ def test_collapse_is_impossible_with_min_singular() -> None:
 def test_singular_r_is_survived() -> None:
     model = BilinearDynamics(D, M)
     with torch.no_grad():
-        model.scale.values.zero_()
+        model.R.zero_()
     z = torch.randn(3, D)
     assert torch.isfinite(model.inverse(z, torch.randn(3, D))).all()
 
 
 def test_the_objective_is_the_papers() -> None:
     model = small_model("bilinear").double()
+    assert isinstance(model.dynamics, BilinearDynamics)
     pixels, actions = windows()
     z, actions = model.encoder(pixels).double(), actions.double()
     found = model.latent_loss(z, actions)
@@ -141,6 +150,7 @@ def test_the_objective_is_the_papers() -> None:
         inverse.append((a - torch.linalg.pinv(m_z) @ moved).square().mean())
     torch.testing.assert_close(found.forward, torch.stack(forward).mean())
     torch.testing.assert_close(found.inverse, torch.stack(inverse).mean())
+    assert found.inverse is not None
     torch.testing.assert_close(found.total, found.forward + 30 * found.inverse)
 
 
@@ -149,9 +159,10 @@ def test_motion_units_do_not_care_about_the_latents_scale() -> None:
     z, actions = torch.randn(6, 4, 24).double(), torch.randn(6, 3, 10).double()
     for unit, factor in (("latent", 9.0), ("motion", 1.0)):
         model = small_model("bilinear", forward_unit=unit).double()
+        assert isinstance(model.dynamics, BilinearDynamics)
         before = model.latent_loss(z, actions)
         with torch.no_grad():
-            model.dynamics.scale.values.mul_(3)
+            model.dynamics.R.mul_(3)
             model.dynamics.C.div_(3)  # C z stays what it was
         after = model.latent_loss(3 * z, actions)
         torch.testing.assert_close(after.forward, factor * before.forward)
@@ -163,7 +174,7 @@ def test_the_residual_begins_as_nothing_and_never_takes_control() -> None:
     made = ResidualDynamics(base, hidden=16).double()
     z, a = torch.randn(9, D).double(), torch.randn(9, M).double()
     torch.testing.assert_close(made.step(z, a), base.step(z, a))
-    torch.nn.init.normal_(made.residual[-1].weight, std=1.0)
+    loosen(made, std=1.0)
     added = made.step(z, a) - base.step(z, a)
     assert added.norm() > 0.1
     coherent = base.action_map(z) @ made.coherent
@@ -174,9 +185,11 @@ def test_the_residual_begins_as_nothing_and_never_takes_control() -> None:
 
 def test_the_gain_follows_its_parameters() -> None:
     model = dynamics(min_singular=0.1)
+    gain = model.scale
+    assert isinstance(gain, BoundedMatrix)
     with torch.no_grad():
         before = model.R.clone()
-        model.scale.spread.add_(1.0)
+        gain.spread.add_(1.0)
         after = model.R
-    torch.testing.assert_close(after, model.scale._product())
+    torch.testing.assert_close(after, gain._product())
     assert (after - before).abs().max() > 0.1

@@ -114,7 +114,12 @@ def test_nothing_is_drawn_between_plans(monkeypatch: pytest.MonkeyPatch) -> None
     camera = make_task("tworoom", 64)
     drawn: list[np.ndarray] = []
     picture = camera.picture
-    monkeypatch.setattr(camera, "picture", lambda s: drawn.append(s) or picture(s))
+
+    def noted(state: np.ndarray) -> np.ndarray:
+        drawn.append(state)
+        return picture(state)
+
+    monkeypatch.setattr(camera, "picture", noted)
     tasks = tworoom_tasks(same_room=False, count=4)
     ended = list(attempts(tasks, camera, 4, LoopConfig(5, "exhausted")))
     assert len(drawn) == len(tasks) + sum(attempt.plans for attempt in ended)
@@ -262,8 +267,10 @@ def test_the_monitor_sees_a_push_and_nothing_else() -> None:
 
 def test_videos_are_written(checkpoint: Path, tmp_path: Path) -> None:
     """Now and goal; between them, from a model that draws, what the plan expects."""
-    scale = {"action_mean": (0.0, 0.0), "action_std": (0.5, 0.5)}
-    small_model("bilinear", encoder="points", **scale).save_pretrained(tmp_path / "draws")
+    drawing = small_model(
+        "bilinear", encoder="points", action_mean=(0.0, 0.0), action_std=(0.5, 0.5)
+    )
+    drawing.save_pretrained(tmp_path / "draws")
     for model, panels in ((checkpoint, 2), (tmp_path / "draws", 3)):
         folder = tmp_path / f"films-{panels}"
         config = EvaluateConfig("tworoom", model, episodes=2, floors=False, video=folder)

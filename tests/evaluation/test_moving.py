@@ -26,6 +26,8 @@ from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
 from bilinear_wm.planning.base import Plan
 from bilinear_wm.reporting.results import read_results
 from bilinear_wm.tasks import make_task
+from bilinear_wm.tasks.moving import GoalWalk
+from bilinear_wm.tasks.tworoom import TwoRoom
 from tests.evaluation.test_evaluate import Oracle, oracle as oracle_pilot, tworoom_tasks
 
 FAR = StartGoal(0, 0, 0, np.array([40.0, 180.0]), np.array([190.0, 180.0]))
@@ -92,7 +94,7 @@ def test_protocols_are_settings_of_the_loop() -> None:
 def test_a_goal_that_stays_and_one_that_moves_are_met_alike() -> None:
     """Fixed and moving goals with equal settings: the same actions from the same observations."""
 
-    class Standing:
+    class Standing(GoalWalk):
         """A walk that goes nowhere."""
 
         def __getitem__(self, step: int) -> np.ndarray:
@@ -104,7 +106,7 @@ def test_a_goal_that_stays_and_one_that_moves_are_met_alike() -> None:
     ended = [
         next(run([[Attempt(task, make_task("tworoom", 8), camera, 50, walk)]], oracle_pilot(),
                  settings))
-        for walk in (None, Standing())
+        for walk in (None, Standing(TwoRoom, task.goal, [0]))
     ]  # fmt: skip
     np.testing.assert_array_equal(ended[0].actions, ended[1].actions)
     assert ended[0].solved

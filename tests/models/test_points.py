@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -22,9 +24,9 @@ def spots(at: torch.Tensor, size: int = 32) -> torch.Tensor:
     return grey[..., None].expand(-1, -1, -1, 3).to(torch.uint8)
 
 
-def config(**options: object) -> ModelConfig:
-    facts = {"num_points": 4, "grid": 8, "channels": 16} | options
-    return ModelConfig("t", 32, 5, (0.0,), (1.0,), **facts)  # type: ignore[arg-type]
+def config(**options: Any) -> ModelConfig:
+    facts: dict[str, Any] = {"num_points": 4, "grid": 8, "channels": 16} | options
+    return ModelConfig("t", 32, 5, (0.0,), (1.0,), **facts)
 
 
 def test_the_latent_is_the_scaled_points_inside_the_picture() -> None:
@@ -41,12 +43,11 @@ def test_the_latent_is_the_scaled_points_inside_the_picture() -> None:
     assert encoder.points(doubled).abs().max() < 1
 
 
-def test_a_peak_in_a_map_becomes_its_place() -> None:
+def test_a_peak_in_a_map_becomes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = PointsEncoder(config(num_points=1)).eval()
     heights = torch.zeros(1, 1, 8, 8)
     heights[0, 0, 2, 5] = 50.0
-    encoder.maps = torch.nn.Sequential()  # type: ignore[assignment]
-    encoder.maps.forward = lambda _: heights  # type: ignore[method-assign]
+    monkeypatch.setattr(encoder.maps, "forward", lambda _: heights)
     found = encoder.points(encoder(torch.zeros(1, 32, 32, 3, dtype=torch.uint8)))
     torch.testing.assert_close(found[0, 0], torch.tensor([5.5, 2.5]) / 4 - 1, atol=1e-6, rtol=0)
 
@@ -82,7 +83,7 @@ def test_motion_is_the_larger_change_to_a_neighbour() -> None:
 
 def test_it_finds_a_spot_without_labels_and_draws_it_elsewhere() -> None:
     torch.manual_seed(0)
-    options = {"num_points": 2, "grid": 8, "channels": 16, "drawing_weight": 60.0,
+    options: dict[str, Any] = {"num_points": 2, "grid": 8, "channels": 16, "drawing_weight": 60.0,
                "shift_weight": 3.0, "forward_unit": "motion", "gain_init": 0.3}  # fmt: skip
     model = small_model("bilinear", encoder="points", action_mean=(0.0,), action_std=(1.0,),
                         frame_skip=2, inverse_weight=3.0, **options)  # fmt: skip

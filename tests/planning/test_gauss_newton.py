@@ -29,7 +29,7 @@ from bilinear_wm.planning.sensitivity import (
     finite_difference,
     lift_blocks,
 )
-from tests.planning.conftest import ENV, D, M, bilinear, problem, with_residual
+from tests.planning.conftest import ENV, D, M, bilinear, goal_of, problem, with_residual
 
 H = 4
 
@@ -129,14 +129,14 @@ def test_both_engines_and_both_sensitivities_agree(
     )
     torch_plans = make(compiled=False).plan(problems)
     rough_plans = make(compiled=False, sensitivities="finite-difference").plan(problems)
-    before = 0.5 * (problems.z0 - problems.z_goal).square().sum(-1)
+    before = 0.5 * (problems.z0 - goal_of(problems)).square().sum(-1)
     assert ((rough_plans.cost - torch_plans.cost).abs() < 1e-2 * before).all()
     compiled = make()
     assert compiled._kernel is not None
     differ = 0
     for i in range(6):
         one = PlanProblem(
-            problems.z0[i], problems.z_goal[i], 5, problems.action_low, problems.action_high
+            problems.z0[i], goal_of(problems)[i], 5, problems.action_low, problems.action_high
         )
         plan = compiled.plan(one)
         differ += not torch.isclose(plan.cost, torch_plans.cost[i], rtol=1e-4, atol=1e-5)
@@ -240,7 +240,7 @@ def test_terms_that_the_kernel_does_not_know_count(further: Term) -> None:
 def test_a_cost_beyond_single_precision_has_not_converged(compiled: bool) -> None:
     config = GaussNewtonConfig(goal_weight=1e30, compiled=compiled)
     p = problem()
-    plan = GaussNewtonPlanner(bilinear(), config).plan(replace(p, z_goal=1e6 * p.z_goal))
+    plan = GaussNewtonPlanner(bilinear(), config).plan(replace(p, z_goal=1e6 * goal_of(p)))
     assert plan.cost == torch.inf
     assert plan.status == "diverged"
 
@@ -279,7 +279,7 @@ def test_the_step_solves_a_linear_model_at_once() -> None:
     assert plan.status == "converged"
     assert isinstance(plan.iterations, int)
     assert plan.iterations <= 2
-    z0, goal = p.z0.double(), p.z_goal.double()
+    z0, goal = p.z0.double(), goal_of(p).double()
     at_rest = dynamics.rollout(z0, torch.zeros(3, M).double())[-1]
     j = torch.autograd.functional.jacobian(
         lambda a: dynamics.rollout(z0, a)[-1], torch.zeros(3, M).double()
@@ -311,7 +311,7 @@ def test_the_kernel_sees_new_weights() -> None:
     planner = GaussNewtonPlanner(dynamics)
     planner.plan(p)
     with torch.no_grad():
-        dynamics.scale.values.mul_(2)
+        dynamics.R.mul_(2)
     fresh = GaussNewtonPlanner(dynamics).plan(p)
     torch.testing.assert_close(planner.plan(p).actions, fresh.actions)
 

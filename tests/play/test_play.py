@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import uvicorn
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
 from bilinear_wm import recipes
 from bilinear_wm.cli import main
@@ -169,12 +170,13 @@ def test_a_slow_page_misses_frames_and_nothing_else() -> None:
 def test_strangers_are_refused(play: tuple[Play, int]) -> None:
     _, port = play
     address = f"ws://127.0.0.1:{port}/session"
-    with pytest.raises(InvalidStatus, match="403"), connect(address, origin="http://evil.example"):  # type: ignore[arg-type]
+    evil = Origin("http://evil.example")
+    with pytest.raises(InvalidStatus, match="403"), connect(address, origin=evil):
         pass
     headers = {"Host": "evil.example"}
     with pytest.raises(InvalidStatus, match="400"), connect(address, additional_headers=headers):
         pass
-    with connect(address, origin=f"http://127.0.0.1:{port}") as socket:  # type: ignore[arg-type]
+    with connect(address, origin=Origin(f"http://127.0.0.1:{port}")) as socket:
         assert "hint" in next(messages(socket))
 
 
@@ -197,7 +199,8 @@ def test_the_page_in_a_browser(play: tuple[Play, int]) -> None:
     made, port = play
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        first, second = (_open(browser.new_page(), port) for _ in range(2))
+        errors: list[str] = []
+        first, second = (_open(browser.new_page(), port, errors) for _ in range(2))
         assert len(made.sessions) == 2  # two pages, two worlds
         for page in (first, second):
             keep_at(partial(_drag_goal_beside, page), until=partial(_now, page, "solved"))
@@ -211,17 +214,20 @@ def test_the_page_in_a_browser(play: tuple[Play, int]) -> None:
         wait_for(lambda: not _now(second, "alarm"))
         keep_at(lambda: second.click("#push"), until=second.locator("#light.on").count)
 
-        assert first.errors == [] == second.errors  # type: ignore[attr-defined]
+        assert errors == []
         second.close()
         wait_for(lambda: len(made.sessions) == 1)
         browser.close()
     wait_for(lambda: not made.sessions)
 
 
-def _open(page: Page, port: int) -> Page:
-    page.errors = []  # type: ignore[attr-defined]
-    page.on("pageerror", lambda error: page.errors.append(str(error)))  # type: ignore[attr-defined]
-    page.on("console", lambda m: m.type == "error" and page.errors.append(m.text))  # type: ignore[attr-defined]
+def _open(page: Page, port: int, errors: list[str]) -> Page:
+    def said(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            errors.append(message.text)
+
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", said)
     page.goto(f"http://127.0.0.1:{port}/")
     wait_for(lambda: page.evaluate("view.last !== null"))
     return page

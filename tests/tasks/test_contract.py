@@ -64,7 +64,7 @@ def test_step_draws_once_and_advance_never(env: Task, monkeypatch: pytest.Monkey
         return draw(state)
 
     monkeypatch.setattr(env, "picture", counted)
-    action = np.zeros(env.action_space.shape, np.float32)
+    action = np.zeros(len(env.action_names), np.float32)
     env.advance(action)
     env.set_goal(env.state)
     assert drawn == 0
@@ -85,7 +85,7 @@ def test_goal_picture_is_the_picture_of_that_state(env: Task) -> None:
 
 def test_drawing_the_goal_does_not_disturb_the_simulation(env: Task) -> None:
     env.reset(seed=3)
-    action = np.full(env.action_space.shape, 0.5, np.float32)
+    action = np.full(len(env.action_names), 0.5, np.float32)
     plain = [env.advance(action) or env.state for _ in range(5)]
     env.reset(seed=3)
     watched = []
@@ -99,7 +99,7 @@ def test_drawing_the_goal_does_not_disturb_the_simulation(env: Task) -> None:
 def test_standing_on_the_goal_is_success(env: Task) -> None:
     env.set_goal(env.state)
     assert env.solved
-    *_, terminated, truncated, info = env.step(np.zeros(env.action_space.shape, np.float32))
+    *_, terminated, truncated, info = env.step(np.zeros(len(env.action_names), np.float32))
     assert terminated
     assert not truncated
     assert info["success"]

@@ -361,16 +361,18 @@ def test_calibration_depends_on_weights_and_data_alone(tworoom_file: Path, tmp_p
     model = load_model(tmp_path / "run")
     before = model.encode(data.batch([0, 1]).pixels)
     for norm in model.batch_norms():
-        norm.running_mean.add_(5.0)
-        norm.num_batches_tracked.add_(100)
+        norm.get_buffer("running_mean").add_(5.0)
+        norm.get_buffer("num_batches_tracked").add_(100)
     calibrate(model, data, 8)
     torch.testing.assert_close(model.encode(data.batch([0, 1]).pixels), before)
 
 
 def residual(run: Path, data: Path, out: Path, **changes: Any) -> ResidualConfig:
-    settings = {"hidden": 32, "steps": 40, "weigh_steps": 10, "refit_steps": 10, "batch_size": 32,
-                "eval_every": 20, "save_every": 7}  # fmt: skip
-    return ResidualConfig(run, data, out, **(settings | changes))  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "hidden": 32, "steps": 40, "weigh_steps": 10, "refit_steps": 10, "batch_size": 32,
+        "eval_every": 20, "save_every": 7,
+    }  # fmt: skip
+    return ResidualConfig(run, data, out, **(settings | changes))
 
 
 def test_the_residual_learns_and_leaves_the_encoder_alone(
@@ -403,7 +405,7 @@ def test_weights_go_into_the_scale_and_nowhere_else(tworoom_file: Path, tmp_path
     plain, weighed = load_model(tmp_path / "run"), load_model(tmp_path / "more")
     pixels = EpisodeDataset(tworoom_file, 2).batch([0, 1, 2]).pixels
     z, scaled = plain.encode(pixels), weighed.encode(pixels)
-    ratio = weighed.encoder.scale / plain.encoder.scale  # type: ignore[operator]
+    ratio = weighed.encoder.get_buffer("scale") / plain.encoder.get_buffer("scale")
     assert ratio.std() > 1e-3
     torch.testing.assert_close(scaled, z * ratio)
     torch.testing.assert_close(weighed.points(scaled), plain.points(z))
