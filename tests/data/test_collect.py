@@ -14,18 +14,13 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import psutil
 import pytest
 
 from bilinear_wm import disk
-from bilinear_wm.data.collect import (
-    EVALUATION_STREAM,
-    CollectConfig,
-    CollectionInterrupted,
-    collect,
-    disturbed,
-    episode_seed,
-    record_episode,
-)
+from bilinear_wm.data import journal
+from bilinear_wm.data.collect import CollectConfig, CollectionInterrupted, collect
+from bilinear_wm.data.episode import EVALUATION_STREAM, disturbed, episode_seed, record_episode
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.data.writer import EpisodeWriter
 from bilinear_wm.errors import InputError
@@ -203,7 +198,13 @@ def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert last.startswith(f"bwm: --out {out}: could not be written")
     assert "Traceback" not in result.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [out]
+    kept = EpisodeFile(out).num_episodes
+    assert f"{kept} of 500 episodes are in {out}" in last
+    config = CollectConfig("tworoom", out, kept + 1, workers=1, resume=True)
+    quiet(config)
+    whole = quiet(replace(config, out=tmp_path / "whole.h5", resume=False))
+    assert contents(out) == contents(whole)
 
 
 def test_a_dying_worker_keeps_what_is_finished(
@@ -213,15 +214,15 @@ def test_a_dying_worker_keeps_what_is_finished(
 
     import bilinear_wm.data.collect as module
 
-    record = module._record_all
+    record = module.record_all
 
-    def dying(config: CollectConfig, first: int):  # type: ignore[no-untyped-def]
-        for index, episode in enumerate(record(config, first)):
+    def dying(*given: object):  # type: ignore[no-untyped-def]
+        for index, episode in enumerate(record(*given)):  # type: ignore[arg-type]
             if index == 3:
                 raise BrokenProcessPool("killed")
             yield episode
 
-    monkeypatch.setattr(module, "_record_all", dying)
+    monkeypatch.setattr(module, "record_all", dying)
     config = CollectConfig("tworoom", tmp_path / "a.h5", 9, image_size=16, workers=1)
     with pytest.raises(InputError, match="a worker died: 3 of 9 episodes"):
         collect(config, progress=False)
@@ -278,6 +279,48 @@ def test_of_two_overlapping_runs_one_wins(tmp_path: Path) -> None:
     messages = [run.communicate(timeout=120)[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], messages
     assert EpisodeFile(tmp_path / "t.h5").num_episodes == 20
+
+
+def begun(out: Path, episodes: int, *options: str) -> subprocess.Popen[bytes]:
+    """A collection that has written some episodes."""
+    command = [*BWM, "collect", "tworoom", "--episodes", "100000", "--image-size", "16"]
+    process = subprocess.Popen([*command, "--out", str(out), *options], stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    os.set_blocking(process.stderr.fileno(), False)
+    printed, deadline = b"", time.monotonic() + 120
+    while not re.search(rb" (\d+)/100000", printed) or episodes > max(
+        int(found) for found in re.findall(rb" (\d+)/100000", printed)
+    ):
+        assert time.monotonic() < deadline, printed
+        time.sleep(0.02)
+        printed += process.stderr.read() or b""
+    return process
+
+
+def test_finished_episodes_survive_a_kill_and_workers_do_not(tmp_path: Path) -> None:
+    out = tmp_path / "killed.h5"
+    process = begun(out, 3, "--workers", "2")
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate()
+    assert not psutil.wait_procs(workers, timeout=2)[1]
+    assert not out.exists()
+    config = CollectConfig("tworoom", out, 3, image_size=16, workers=1)
+    with pytest.raises(InputError, match="a run that was killed left killed"):
+        collect(config, progress=False)
+    journal.restore(tmp_path / "killed.h5.partial")
+    kept = EpisodeFile(tmp_path / "killed.h5.partial").num_episodes
+    assert kept >= 3
+    result = collect(replace(config, episodes=kept + 1, resume=True), progress=False)
+    assert (result.episodes, result.new_episodes) == (kept + 1, 1)
+    whole = quiet(replace(config, out=tmp_path / "whole.h5", episodes=kept + 1))
+    assert contents(out) == contents(whole)
+    assert {path.name for path in tmp_path.glob("killed*")} == {"killed.h5"}
+
+
+def test_every_column_has_a_checksum(tworoom_file: Path) -> None:
+    with h5py.File(tworoom_file) as file:
+        assert all(file[name].fletcher32 for name in file)
 
 
 def test_the_expert_stops_at_its_goal() -> None:

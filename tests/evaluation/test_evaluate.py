@@ -19,7 +19,8 @@ from bilinear_wm.control.loop import Job
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
-from bilinear_wm.data.collect import EVALUATION_STREAM, CollectConfig, collect, episode_seed
+from bilinear_wm.data.collect import CollectConfig, collect
+from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.attempt import Attempt, run, side_by_side

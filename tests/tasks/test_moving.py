@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bilinear_wm.data.collect import episode_seed, simulate_episode
+from bilinear_wm.data.episode import episode_seed, simulate_episode
 from bilinear_wm.tasks import TASK_NAMES, make_task
 from bilinear_wm.tasks.base import GoalMotion, Task
 from bilinear_wm.tasks.moving import GoalWalk, MovingGoal

@@ -20,7 +20,7 @@ from bilinear_wm.control.loop import Action, Delivery, Tick
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.control.realtime import RealTimeController
-from bilinear_wm.data.collect import EVALUATION_STREAM, episode_seed, simulate_episode
+from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed, simulate_episode
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.load import checked_camera, load_planner, make_planner_config
