@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.models.bilinear import BilinearWorldModel
@@ -184,17 +183,6 @@ def test_nothing_is_unpickled(copy: Path) -> None:
     checkpoint.write_manifest(copy, (checkpoint.WEIGHTS, checkpoint.CONFIG))
     with pytest.raises(InputError, match="expected a safetensors file"):
         load_model(copy)
-
-
-def test_replacing_keeps_the_old_folder_on_failure(tmp_path: Path) -> None:
-    target = tmp_path / "kept"
-    target.mkdir()
-    (target / "a").write_text("old")
-    with pytest.raises(RuntimeError), disk.replacing(target) as fresh:
-        (fresh / "a").write_text("new")
-        raise RuntimeError
-    assert (target / "a").read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["kept"]
 
 
 @pytest.mark.parametrize("kind", ["bilinear", "lewm", "smwm"])

@@ -13,7 +13,10 @@ from gymnasium.utils.env_checker import check_env
 
 import bilinear_wm as bwm
 from bilinear_wm.errors import InputError
-from bilinear_wm.tasks import make_task
+from bilinear_wm.observation import (
+    ObservationSpec,
+)
+from bilinear_wm.tasks import make_task, task_class
 from bilinear_wm.tasks.base import Task
 
 IDS = {"tworoom": "TwoRoom", "pusht": "PushT", "reacher": "Reacher", "cube": "Cube"}
@@ -173,3 +176,30 @@ def test_any_thread_may_draw(env: Task) -> None:
         thread.join()
     assert len(found) == 3
     assert all(np.array_equal(picture, here) for picture in found)
+
+
+def test_distance_agrees_with_success(task_name: str) -> None:
+    """Distances are in units of success, up to the tasks' treatment of the very edge."""
+    cls = task_class(task_name)
+    rng = np.random.default_rng(0)
+    size = len(cls.state_names)
+    goals = rng.normal(size=(500, size))
+    scale = {"tworoom": 12, "pusht": 10, "reacher": 0.05, "cube": 0.03}[task_name]
+    states = goals + scale * rng.normal(size=goals.shape)
+    solved = cls.success(states, goals)
+    assert solved.any()
+    assert not solved.all()
+    assert np.array_equal(solved, cls.distance(states, goals) < 1)
+
+
+def test_tasks_name_what_they_cannot_show(task_name: str) -> None:
+    task = make_task(task_name, image_size=8)
+    task.reset(seed=0)
+    seen = task.observe(ObservationSpec(proprioception=task.state_names[:2]))
+    np.testing.assert_array_equal(seen.pictures["pixels"], task.picture(task.state))
+    np.testing.assert_array_equal(seen.proprioception, task.state[:2].astype(np.float32))
+    with pytest.raises(InputError, match=f"{task_name}: cameras: expected some of pixels"):
+        task.observe(ObservationSpec(cameras=("behind",)))
+    with pytest.raises(InputError, match=f"{task_name}: proprioception: expected some of .*'?hope"):
+        task.observe(ObservationSpec(proprioception=("hope",)))
+    task.close()

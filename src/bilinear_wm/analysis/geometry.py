@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.decomposition import PCA
@@ -200,7 +201,7 @@ def distances(z: NDArray[np.float64], states: NDArray[np.float64], task: str) ->
 
 
 @torch.no_grad()
-def controllable(model: WorldModel, z: Tensor, horizon: int) -> list[float]:
+def controllable(model: WorldModel, z: Float[Tensor, "samples d"], horizon: int) -> list[float]:
     """Singular values of the endpoint's Jacobian in all actions of a plan, averaged over states.
 
     They say in how many directions a plan can move the latent, beside how many numbers it has.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -54,7 +55,9 @@ def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tensor:
+def calibrate(
+    model: WorldModel, train: EpisodeDataset, batch_size: int
+) -> Float[Tensor, "samples d"]:
     """Re-estimate the batch norms on training data; returns latents for `finalize`.
 
     Running averages lag far behind weights that still move, and evaluation would then see other
@@ -79,7 +82,9 @@ def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tens
 @torch.no_grad()
 def encode_windows(
     model: WorldModel, data: EpisodeDataset, count: int
-) -> tuple[Tensor, Tensor, NDArray[np.float64] | None]:
+) -> tuple[
+    Float[Tensor, "windows t d"], Float[Tensor, "windows t-1 m"], NDArray[np.float64] | None
+]:
     """Latents, actions and states of windows spread evenly over a dataset."""
     device = model.device
     latents, actions, states = [], [], []

@@ -93,7 +93,9 @@ class ActionMonitor:
         difference = self.dynamics.inverse(z, z_next) - action
         return difference.unflatten(-1, (-1, size)).mean(-2).norm(dim=-1)
 
-    def fires(self, z: Tensor, action: Tensor, z_next: Tensor) -> bool:
+    def fires(
+        self, z: Float[Tensor, " d"], action: Float[Tensor, " m"], z_next: Float[Tensor, " d"]
+    ) -> bool:
         """Whether one block is not explained."""
         return bool(self.disagreement(z, action, z_next) > self.threshold)
 

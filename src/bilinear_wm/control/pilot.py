@@ -134,7 +134,9 @@ class Pilot:
         spec = self.model.config.observes
         return seen if spec.is_picture else spec.of(seen)
 
-    def _problem(self, z0: Tensor, goal: Tensor, horizon: int) -> PlanProblem:
+    def _problem(
+        self, z0: Float[Tensor, "batch d"], goal: Float[Tensor, "batch n"], horizon: int
+    ) -> PlanProblem:
         """What to reach: latents, or variables read off them, in standard deviations."""
         if self.probe is None:
             return PlanProblem(z0, goal, horizon, *self._bounds)
@@ -142,7 +144,9 @@ class Pilot:
         term = StateGoal(self.probe.matrix, self.probe.offset, goal, self.probe.std, weight)
         return PlanProblem(z0, None, horizon, *self._bounds, terms=(term,))
 
-    def _distances(self, z0: Tensor, goal: Tensor) -> list[float]:
+    def _distances(
+        self, z0: Float[Tensor, "batch d"], goal: Float[Tensor, "batch n"]
+    ) -> list[float]:
         away = z0 - goal if self.probe is None else (self.probe.read(z0) - goal) / self.probe.std
         distances: list[float] = away.norm(dim=-1).tolist()
         return distances
@@ -158,7 +162,12 @@ class Pilot:
         values = self.monitor.disagreement(before, done, after)
         return int((values > self.monitor.threshold).sum()), float(values[-1])
 
-    def _starts(self, courses: Sequence[Course], z0: Tensor, z_goal: Tensor) -> list[Tensor]:
+    def _starts(
+        self,
+        courses: Sequence[Course],
+        z0: Float[Tensor, "batch d"],
+        z_goal: Float[Tensor, "batch n"],
+    ) -> list[Float[Tensor, "h m"]]:
         """What each plan begins from, followed by rest: the plan before, a memory, or rest."""
         found = [course.start for course in courses]
         if self.memory is not None:
