@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bilinear_wm.data.episode import EVALUATION_STREAM, disturbed, episode_seed, record_episode
+from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed, record_episode
 from bilinear_wm.tasks import make_task
 
 
@@ -16,7 +16,7 @@ def test_seeds_of_data_and_evaluation_never_meet() -> None:
 
 def test_a_disturbed_hand_is_held_for_a_while_and_stays_in_the_box() -> None:
     env = make_task("pusht", image_size=8)
-    still = disturbed(lambda: np.zeros(2, np.float32), env, 0.6, np.random.default_rng(0))
+    still = env.disturbed(lambda: np.zeros(2, np.float32), 0.6, np.random.default_rng(0))
     actions = np.stack([still() for _ in range(3000)])
     assert actions.dtype == np.float32
     assert np.abs(actions).max() == 1

@@ -30,7 +30,7 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
-         "observed", "observed_every"}  # fmt: skip
+         "observed", "observed_every", "drawing_focus"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
 
 
@@ -68,6 +68,8 @@ class ModelConfig:
     # The anchor.
     drawing_weight: float = 0.0
     """Of the drawing anchor, for the points encoder; 0 for none."""
+    drawing_focus: float = 1.0
+    """Share of each picture's pixels that it counts, the hardest; 1 for all of them alike."""
     shift_weight: float = 0.0
     """Of a term by which points move with the picture when it is shifted; 0 for none."""
     # What is observed.
@@ -93,6 +95,11 @@ class ModelConfig:
                     f"{name}: expected 0 for the encoder {self.encoder!r}, which has no points, "
                     f'found {getattr(self, name)}; add \'"drawing_weight": 0, "shift_weight": 0\''
                 )
+        if not 0 < self.drawing_focus <= 1:
+            raise InputError(
+                "drawing_focus: expected a share of the pixels above 0 and at most 1, "
+                f"found {self.drawing_focus}"
+            )
         if len(self.action_mean) != len(self.action_std) or min(self.action_std, default=0) <= 0:
             raise InputError(
                 "action_mean, action_std: expected equally many numbers and positive stds, "
