@@ -36,7 +36,7 @@ def bilinear(seed: int = 0, dtype: torch.dtype = torch.float32, d: int = D) -> B
     made = BilinearDynamics(d, M, env_action_size=ENV)
     with torch.no_grad():
         made.A.add_(0.03 * torch.randn(d, d))
-        made.scale.values.mul_(0.3).add_(0.05 * torch.randn(M, M))
+        made.gain.values.mul_(0.3).add_(0.05 * torch.randn(M, M))
     return made.to(dtype).eval()
 
 

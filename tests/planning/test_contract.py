@@ -179,8 +179,8 @@ def test_at_the_goal_already(planner: Planner) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda d: d.scale.values.zero_(),  # zero Jacobian, singular R
-        lambda d: d.scale.values[:, 1:].zero_(),  # singular R
+        lambda d: d.gain.values.zero_(),  # zero Jacobian, singular R
+        lambda d: d.gain.values[:, 1:].zero_(),  # singular R
         lambda d: d.A.mul_(50),  # expansive, but finite
         lambda d: (d.B.zero_(), d.C.zero_()),  # nothing to normalise
     ],

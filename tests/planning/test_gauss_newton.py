@@ -106,7 +106,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "three of five blocks": {"refreshed_blocks": 3},
     "smooth": {"smoothness": 0.1},
-    "stages": {"path_weight": 0.1},
+    "path": {"path_weight": 0.1},
     "every action by itself": {"coherent": False},
     "no effort": {"effort": 0.0},
     "candidates": {"candidates": 16, "spread": 0.5},
@@ -311,7 +311,7 @@ def test_the_kernel_sees_new_weights() -> None:
     planner = GaussNewtonPlanner(dynamics)
     planner.plan(p)
     with torch.no_grad():
-        dynamics.scale.values.mul_(2)
+        dynamics.gain.values.mul_(2)
     fresh = GaussNewtonPlanner(dynamics).plan(p)
     torch.testing.assert_close(planner.plan(p).actions, fresh.actions)
 

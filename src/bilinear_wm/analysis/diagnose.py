@@ -68,7 +68,7 @@ def open_loop_error(model: WorldModel, z: Tensor, actions: Tensor) -> list[float
 
 
 def latent_geometry(z: Tensor, action_size: int) -> dict[str, float]:
-    """Spread of the latents: scale, effective rank, share of the leading components."""
+    """How latents vary: scale, effective rank, share of the leading components."""
     centred = z.double() - z.double().mean(0)
     variance = torch.linalg.svdvals(centred).square() / len(z)
     share = variance / variance.sum().clamp_min(1e-300)
