@@ -169,6 +169,23 @@ def test_missing_pieces(copy: Path, tmp_path: Path) -> None:
         load_model(tmp_path / "empty")
 
 
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_earlier_names_are_understood(hidden: int, tmp_path: Path) -> None:
+    model = small_model("bilinear", min_singular=0.1, residual_hidden=hidden)
+    model.save_pretrained(tmp_path)
+
+    def as_before(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            old = name.replace(".structured.", ".").replace(".gain.", ".scale.")
+            tensors[old.replace(".scale.excess", ".scale.spread")] = tensors.pop(name)
+
+    rewrite(tmp_path, checkpoint.WEIGHTS, as_before)
+    assert "dynamics.scale.spread" in load_file(tmp_path / checkpoint.WEIGHTS)
+    loaded = load_model(tmp_path).state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded[name], tensor), name
+
+
 def test_another_kind_is_refused(folder: Path) -> None:
     from bilinear_wm.models.lewm import LeWorldModel
 

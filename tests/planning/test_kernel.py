@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "three of five blocks": {"refreshed_blocks": 3},
     "smooth": {"smoothness": 0.1},
-    "stages": {"path_weight": 0.1},
+    "path": {"path_weight": 0.1},
     "every action by itself": {"coherent": False},
     "no effort": {"effort": 0.0},
     "candidates": {"candidates": 16, "spread": 0.5},

@@ -73,7 +73,7 @@ def open_loop_error(
 
 
 def latent_geometry(z: Float[Tensor, "samples d"], action_size: int) -> dict[str, float]:
-    """Spread of the latents: scale, effective rank, share of the leading components."""
+    """How latents vary: scale, effective rank, share of the leading components."""
     centred = z.double() - z.double().mean(0)
     variance = torch.linalg.svdvals(centred).square() / len(z)
     share = variance / variance.sum().clamp_min(1e-300)

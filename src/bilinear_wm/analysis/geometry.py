@@ -135,8 +135,8 @@ def points_sheet(model: WorldModel, observation: Any) -> NDArray[np.uint8]:
     """A contact sheet of a model: pictures with its points on them, above what it draws."""
     pixels, z = model.present(observation).cpu().numpy(), model.encode(observation)
     places = model.points(z).cpu().numpy()
-    marked = [with_points(frame, at, SHEET_SIZE) for frame, at in zip(pixels, places, strict=True)]
-    rows = [np.stack(marked)]
+    both = zip(pixels, places, strict=True)
+    rows = [np.stack([with_points(picture, at, SHEET_SIZE) for picture, at in both])]
     if model.draws:
         rows.append(np.stack([enlarge(f, SHEET_SIZE) for f in model.draw(z).cpu().numpy()]))
     return contact_sheet(rows, len(pixels))

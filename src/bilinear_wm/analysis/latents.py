@@ -70,7 +70,7 @@ def calibrate(
         norm.momentum = None  # a plain average over what follows
     model.train()
     device = model.device
-    for indices in _spread(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
+    for indices in _evenly(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
         batch = train.batch(indices)
         model.loss(batch.observation, torch.from_numpy(batch.actions).to(device))
     for norm, momentum in zip(norms, momenta, strict=True):
@@ -85,10 +85,10 @@ def encode_windows(
 ) -> tuple[
     Float[Tensor, "windows t d"], Float[Tensor, "windows t-1 m"], NDArray[np.float64] | None
 ]:
-    """Latents, actions and states of windows spread evenly over a dataset."""
+    """Latents, actions and states of windows taken evenly from a dataset."""
     device = model.device
     latents, actions, states = [], [], []
-    for indices in _spread(len(data), count, max(CHUNK // data.num_frames, 1)):
+    for indices in _evenly(len(data), count, max(CHUNK // data.num_frames, 1)):
         batch = data.batch(indices)
         latents.append(model.encode(batch.observation))
         actions.append(torch.from_numpy(batch.actions).to(device))
@@ -106,7 +106,7 @@ def longest_windows(data: EpisodeDataset) -> EpisodeDataset:
     return data.reframed(2)
 
 
-def _spread(total: int, count: int, chunk: int) -> Iterator[NDArray[np.int64]]:
+def _evenly(total: int, count: int, chunk: int) -> Iterator[NDArray[np.int64]]:
     chosen = np.unique(np.linspace(0, total - 1, min(count, total)).astype(np.int64))
     for start in range(0, len(chosen), chunk):
         yield chosen[start : start + chunk]
