@@ -4,14 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check docs format bench clean
+.PHONY: help setup demo test test-fast check docs kernel format bench clean
 
 help:
-	@echo "make demo    set up $(VENV), then run the main job (writes demo/)"
-	@echo "make test    set up $(VENV), then run every check"
-	@echo "make docs    build the documentation into site/, refusing broken links"
-	@echo "make format  let ruff rewrite the code"
-	@echo "make bench   measure this machine"
+	@echo "make demo       set up $(VENV), then run the main job (writes demo/)"
+	@echo "make test       set up $(VENV), then run every check"
+	@echo "make test-fast  the tests that take no time, for a developer at work"
+	@echo "make check      layout, lint, types and import contracts"
+	@echo "make docs       build the documentation into site/, refusing broken links"
+	@echo "make format     let ruff rewrite the code"
+	@echo "make bench      measure this machine"
 
 setup: $(READY)
 
@@ -25,8 +27,15 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/bwm demo --out demo
 
-test: setup check docs
+test: setup check docs kernel
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+test-fast: setup kernel
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
+
+# The planner's kernel, compiled once into numba's cache instead of in every process of the tests.
+kernel: setup
+	$(BIN)/python -c "from bilinear_wm.planning import GaussNewtonPlanner; from bilinear_wm.dynamics.bilinear import BilinearDynamics; GaussNewtonPlanner(BilinearDynamics(8, 4, env_action_size=2))"
 
 check: setup
 	$(BIN)/ruff format --check .

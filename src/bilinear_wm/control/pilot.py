@@ -134,7 +134,9 @@ class Pilot:
         spec = self.model.config.observes
         return seen if spec.is_picture else spec.of(seen)
 
-    def _problem(self, z0: Tensor, goal: Tensor, horizon: int) -> PlanProblem:
+    def _problem(
+        self, z0: Float[Tensor, "batch d"], goal: Float[Tensor, "batch n"], horizon: int
+    ) -> PlanProblem:
         """What to reach: latents, or variables read off them, in standard deviations."""
         if self.probe is None:
             prior = self.model.propose(z0, goal, horizon)
@@ -143,7 +145,9 @@ class Pilot:
         term = StateGoal(self.probe.matrix, self.probe.offset, goal, self.probe.std, weight)
         return PlanProblem(z0, None, horizon, *self._bounds, terms=(term,))
 
-    def _distances(self, z0: Tensor, goal: Tensor) -> list[float]:
+    def _distances(
+        self, z0: Float[Tensor, "batch d"], goal: Float[Tensor, "batch n"]
+    ) -> list[float]:
         away = z0 - goal if self.probe is None else (self.probe.read(z0) - goal) / self.probe.std
         distances: list[float] = away.norm(dim=-1).tolist()
         return distances
@@ -171,7 +175,10 @@ class Pilot:
         return begin
 
     def _starts(
-        self, courses: Sequence[Course], z0: Tensor, z_goal: Tensor
+        self,
+        courses: Sequence[Course],
+        z0: Float[Tensor, "batch d"],
+        z_goal: Float[Tensor, "batch n"],
     ) -> list[Float[Tensor, "some m"] | None]:
         """What each plan has of another to begin from: the plan before, or a memory."""
         found = [course.start for course in courses]

@@ -23,6 +23,7 @@ def load_model(folder: str | Path) -> WorldModel:
     MODELS.check(kind, f"{folder / checkpoint.CONFIG}: kind")
     cls = MODELS[kind]
     model = cls(cls.config_class.from_dict(config, str(folder / checkpoint.CONFIG)))
+    tensors = model.renamed(tensors)
     checkpoint.check_names(folder, model.state_dict(), tensors)
     model.load_state_dict(tensors)
     return model.eval()

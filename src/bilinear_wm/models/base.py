@@ -259,6 +259,11 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
 
     # Storing: huggingface-hub's mixin, with loading that is always strict.
 
+    @staticmethod
+    def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Stored weights by their present names, where earlier versions had others."""
+        return tensors
+
     def _save_pretrained(self, save_directory: Path) -> None:
         config = {"kind": self.kind, **self.config.to_dict()}
         checkpoint.write_folder(save_directory, config, self.state_dict())

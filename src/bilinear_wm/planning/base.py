@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Protocol, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from bilinear_wm.errors import InputError, check_choices
@@ -102,11 +102,11 @@ class PlanProblem:
 class Plan:
     """What to do, and what the model expects of it. Batched like its problem."""
 
-    actions: Tensor
-    """(horizon, m) or (batch, horizon, m): blocks of model actions."""
-    latents: Tensor
-    """(horizon + 1, d) or (batch, horizon + 1, d): predictions, the present first."""
-    cost: Tensor
+    actions: Float[Tensor, "*batch h m"]
+    """Blocks of model actions."""
+    latents: Float[Tensor, "*batch h+1 d"]
+    """Predictions, the present first."""
+    cost: Float[Tensor, "*batch"]
     """The objective; infinite where the model overflows, NaN after bad input."""
     status: Status | tuple[Status, ...]
     iterations: int | tuple[int, ...]
@@ -164,7 +164,7 @@ class Search:
                 return
             yield number
 
-    def rows(self, index: Tensor) -> Search:
+    def rows(self, index: Int[Tensor, " rows"]) -> Search:
         """Some of the problems."""
         return replace(
             self,
@@ -255,7 +255,7 @@ class Planner(abc.ABC):
             seconds,
         )
 
-    def _search_some(self, search: Search, usable: Tensor) -> SearchResult:
+    def _search_some(self, search: Search, usable: Bool[Tensor, " batch"]) -> SearchResult:
         """Search the usable problems; the others get their start back."""
         actions, cost = search.start.clone(), search.z0.new_full((len(usable),), torch.nan)
         status: list[Status] = ["bad_input"] * len(usable)
@@ -270,7 +270,14 @@ class Planner(abc.ABC):
 
     def _tensors(
         self, problem: PlanProblem, warm_start: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[
+        Float[Tensor, "batch d"],
+        Float[Tensor, "batch d"],
+        Float[Tensor, "batch h d"],
+        Float[Tensor, "batch h m"],
+        Float[Tensor, " m"] | None,
+        Float[Tensor, " m"] | None,
+    ]:
         """Everything in the dynamics' dtype and device, with a batch axis."""
         d, m, h = self.dynamics.latent_size, self.dynamics.action_size, problem.horizon
         if problem.z0.shape[-1] != d:
@@ -307,7 +314,11 @@ class Planner(abc.ABC):
         return given.to(like).view_as(like)
 
     def _objective(
-        self, problem: PlanProblem, goal: Tensor, path: Tensor, prior: Tensor
+        self,
+        problem: PlanProblem,
+        goal: Float[Tensor, "batch d"],
+        path: Float[Tensor, "batch h d"],
+        prior: Float[Tensor, "batch h m"],
     ) -> Objective:
         config = self.config
         terms = list(problem.terms)
@@ -351,7 +362,9 @@ def candidate_costs(
     return torch.cat(costs)
 
 
-def search_result(actions: Tensor, cost: Tensor, done: int, limit: int) -> SearchResult:
+def search_result(
+    actions: Float[Tensor, "batch h m"], cost: Float[Tensor, " batch"], done: int, limit: int
+) -> SearchResult:
     """Of a search whose problems all ended alike, but for overflow, after `done` iterations."""
     status: Status = "max_iterations" if done >= limit else "deadline"
     ends: list[Status] = [
@@ -360,6 +373,6 @@ def search_result(actions: Tensor, cost: Tensor, done: int, limit: int) -> Searc
     return SearchResult(actions, cost, ends, [done] * len(actions))
 
 
-def _sane(x: Float[Tensor, "batch ..."]) -> Tensor:
+def _sane(x: Float[Tensor, "batch ..."]) -> Bool[Tensor, " batch"]:
     """Which rows are finite and of a size that a model can have produced."""
     return (x.abs() < LARGEST).flatten(1).all(1)

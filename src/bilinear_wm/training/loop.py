@@ -117,7 +117,7 @@ class TrainingLoop(abc.ABC):
                 shown = {k: f"{v:.4f}" for k, v in numbers.items()}
                 pictures = self.pictures_a_step() * (self.step - first)
                 if pictures:
-                    shown["images/s"] = f"{pictures / (time.perf_counter() - now):,.0f}"
+                    shown["pictures/s"] = f"{pictures / (time.perf_counter() - now):,.0f}"
                 bar.set_postfix(shown, refresh=False)
                 bar.update()
                 last = self.step == config.steps

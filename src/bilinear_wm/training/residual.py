@@ -18,7 +18,7 @@ It is resumable to the bit, like training.
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +154,7 @@ class _Run(TrainingLoop):
             "trained": run_facts(config.checkpoint),
         }
         torch.manual_seed(config.seed)
-        self.model = BilinearWorldModel(replace(frozen.config, residual_hidden=config.hidden))
-        self.model.load_state_dict(frozen.state_dict(), strict=False)  # all but the residual
-        self.model.eval()
+        self.model = frozen.with_residual(config.hidden).eval()
         self._recorded = recorded(self.model, self._train_data, config.num_blocks, progress)
         self._held_out = recorded(self.model, self._held_out_data, config.num_blocks, progress)
         self._begin()
@@ -192,11 +190,8 @@ class _Run(TrainingLoop):
 
     def _trained(self, phase: str) -> list[torch.nn.Parameter]:
         dynamics = self._dynamics
-        residual = list(dynamics.residual.parameters())
-        if phase != "refit":
-            return residual
-        own = {id(p) for p in residual}
-        return [p for p in dynamics.parameters() if id(p) not in own]
+        trained = dynamics.structured if phase == "refit" else dynamics.residual
+        return list(trained.parameters())
 
     @property
     def _dynamics(self) -> ResidualDynamics:
@@ -252,7 +247,7 @@ class _Run(TrainingLoop):
         assert scale is not None
         self._rescale(scale * weight, scale)
         scale.mul_(weight)
-        self._dynamics.rescale(weight)
+        self._dynamics.structured.rescale(weight)
 
     def _rescale(self, scale: Tensor, before: Tensor) -> None:
         """Latents at another scale; a resumed run must do the same operation, to the bit."""
@@ -277,7 +272,9 @@ class _Run(TrainingLoop):
         return found | checkpoint.optimizer_tensors(self._optimizer)
 
     def load_tensors(self, folder: Path, tensors: dict[str, Tensor]) -> None:
-        weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        weights = self.model.renamed(
+            {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        )
         checkpoint.check_names(folder, self.model.state_dict(), weights)
         before = None if self.model.scale is None else self.model.scale.clone()
         self.model.load_state_dict(weights)
