@@ -14,7 +14,7 @@ from scipy import stats
 from bilinear_wm.errors import InputError
 from bilinear_wm.registry import PLANNERS
 from bilinear_wm.reporting import published
-from bilinear_wm.reporting.results import EpisodeResult, Rate, rate, read_results
+from bilinear_wm.reporting.results import UNCOMPARED, EpisodeResult, Rate, rate, read_results
 
 METRICS, GEOMETRY = "metrics.jsonl", "geometry.json"
 
@@ -132,7 +132,7 @@ def over_seeds(runs: Sequence[Run]) -> list[SeedSummary]:
     for run in runs:
         stem, mark, seed = str(run.header.get("checkpoint")).rpartition("-s")
         if mark and seed.isdigit():
-            facts = {k: v for k, v in run.header.items() if k not in ("versions", "machine")}
+            facts = {k: v for k, v in run.header.items() if k not in (*UNCOMPARED, "weights")}
             key = json.dumps(facts | {"checkpoint": stem}, sort_keys=True)
             groups.setdefault(key, []).append(run)
     return [SeedSummary(tuple(group)) for group in groups.values() if len(group) > 1]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import tyro
@@ -20,6 +21,8 @@ from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.stage import Outcome
 
+UNCOMPARED = ("versions", "machine")
+"""What a file may be completed without."""
 PACKAGES = ("bilinear-world-models", "torch", "numpy", "mujoco", "pymunk", "numba")
 
 
@@ -74,7 +77,20 @@ def rate(outcomes: Sequence[bool]) -> Rate:
 
 
 class ResultFile:
-    """Rows are appended as episodes end, so that an interruption loses none."""
+    """Rows are appended as episodes end, so that an interruption loses none.
+
+    `opened` makes one that no other process writes to.
+    """
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path, header: dict[str, Any], resume: bool) -> Iterator[Self]:
+        """A file to write to, held for this process alone."""
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            raise InputError(f"out {path}: expected an existing folder, found no {folder}")
+        with disk.owned(path, f"out {path}: another process is writing this file"):
+            yield cls(path, header, resume)
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
         self.path = path
@@ -87,7 +103,9 @@ class ResultFile:
                 )
             found, self.rows = read_results(path)
             for name in header:
-                if name not in ("versions", "machine") and found.get(name) != header[name]:
+                # A file from before this was noted has no `weights`.
+                known = name in found or name != "weights"
+                if name not in UNCOMPARED and known and found.get(name) != header[name]:
                     raise InputError(
                         f"resume {path}: expected {name} {header[name]}, found "
                         f"{found.get(name)}; give the options of the first run"
@@ -95,10 +113,6 @@ class ResultFile:
             self._header = found
             self._rewrite()  # a last line that an interruption cut is dropped
         else:
-            if not path.resolve().parent.is_dir():
-                raise InputError(
-                    f"out {path}: expected an existing folder, found no {path.resolve().parent}"
-                )
             self._header = header
             self._rewrite()
 
