@@ -128,7 +128,7 @@ def resolve(folder: Path) -> Path:
         raise InputError(f"{folder}: expected a checkpoint folder, found none")
     pointer = folder / LATEST
     if pointer.exists():
-        name = _read_text(pointer).strip()
+        name = disk.read_text(pointer, "the name of a checkpoint").strip()
         if Path(name).name != name or name in ("", ".", ".."):
             raise InputError(f"{pointer}: expected the name of a folder beside it, found {name!r}")
         return folder / name
@@ -184,7 +184,7 @@ def _check_file(folder: Path, name: str, facts: Any) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a checkpoint folder."""
     try:
-        values = json.loads(_read_text(path))
+        values = json.loads(disk.read_text(path, "a checkpoint folder"))
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
@@ -192,17 +192,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}; {FIX}")
     return values
-
-
-def _read_text(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: expected a plain file, found something else")
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: expected a checkpoint folder, found no such file") from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path}: expected text, found {_one_line(error)}; {FIX}") from error
 
 
 def _sha256(path: Path) -> str:
