@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast check docs kernel format bench clean
+.PHONY: help setup demo test test-fast check docs kernel format bench attack clean
 
 help:
 	@echo "make demo       set up $(VENV), then run the main job (writes demo/)"
@@ -14,6 +14,7 @@ help:
 	@echo "make docs       build the documentation into site/, refusing broken links"
 	@echo "make format     let ruff rewrite the code"
 	@echo "make bench      measure this machine"
+	@echo "make attack     kills, flips, forged files, fuzz, hostile clients (ARGS='--seed 0 --scale 0.1')"
 
 setup: $(READY)
 
@@ -56,6 +57,9 @@ bench: setup
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/realtime.py
+
+attack: setup
+	$(BIN)/python -m attack $(ARGS)
 
 clean:
 	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
