@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check docs format bench clean
+.PHONY: help setup demo test test-interop check docs format bench clean
 
 help:
 	@echo "make demo    set up $(VENV), then run the main job (writes demo/)"
 	@echo "make test    set up $(VENV), then run every check"
+	@echo "make test-interop  try files and planners in stable-worldmodel and LeRobot"
 	@echo "make docs    build the documentation into site/, refusing broken links"
 	@echo "make format  let ruff rewrite the code"
 	@echo "make bench   measure this machine"
@@ -27,6 +28,9 @@ demo: setup
 
 test: setup check docs
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+test-interop: setup
+	tests/interop/run $(VENV)
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -49,4 +53,4 @@ bench: setup
 	$(BIN)/python benchmarks/realtime.py
 
 clean:
-	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
+	rm -rf $(VENV) .venv-interop demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist

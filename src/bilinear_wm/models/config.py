@@ -30,7 +30,7 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
-         "observed", "observed_every"}  # fmt: skip
+         "observed", "observed_every", "image_width"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
 
 
@@ -52,7 +52,7 @@ class ModelConfig:
     num_points: int = 16
     """K of the points encoder; its latent has 2 K numbers."""
     grid: int = 16
-    """Cells along a side of its maps; a divisor of the image size."""
+    """Cells of its maps from top to bottom, a divisor of the image size; cells are square."""
     channels: int = 64
     projector_size: int = 192
     """Numbers in the latent of every encoder but points."""
@@ -82,6 +82,8 @@ class ModelConfig:
     """Observations a latent is made of: the present one and those before it."""
     observed_every: int | None = None
     """Environment steps between them; by default a block, `frame_skip`."""
+    image_width: int | None = None
+    """Of the pictures; by default they are square, and `image_size` is their height."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -108,6 +110,11 @@ class ModelConfig:
                 f"positive stds for {list(spec.proprioception)}, found {mean}, {std}; "
                 "training takes them from the episode file"
             )
+
+    @property
+    def picture_shape(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return self.image_size, self.image_size if self.image_width is None else self.image_width
 
     @property
     def action_size(self) -> int:
