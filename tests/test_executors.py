@@ -19,8 +19,10 @@ from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.data.file import Episode
 from bilinear_wm.data.workers import record_all
 from bilinear_wm.errors import InputError
+from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
 from bilinear_wm.executors import Helpers, helpers, in_order
 
+PRETRAINED = Path(__file__).parents[1] / "pretrained" / "tworoom"
 CONFIG = CollectConfig("tworoom", Path("unused"), 12, image_size=16, workers=1)
 
 
@@ -95,6 +97,27 @@ def test_a_cluster_writes_the_same_file(cluster: Any, tmp_path: Path) -> None:
     with h5py.File(config.out) as one, h5py.File(there.out) as other:
         for name in ("thinned/pixels", "action", "state", "ep_len", "ep_offset"):
             np.testing.assert_array_equal(one[name][:], other[name][:])
+
+
+def test_a_cluster_finds_the_same_results(cluster: Any) -> None:
+    """All but the times, and in the same order."""
+    config = EvaluateConfig(
+        "tworoom",
+        PRETRAINED,
+        planner="cem",
+        planner_options={"samples": 16, "elites": 4, "iterations": 2},
+        offset=10,
+        horizon=2,
+        episodes=4,
+        group=2,
+        trajectories=True,
+        floors=False,
+    )
+    numbers = []
+    for address in (None, cluster.scheduler_address):
+        found = evaluate(replace(config, cluster=address), progress=False).numbers()
+        numbers.append({k: v for k, v in found.items() if "ms_" not in k and "seconds" not in k})
+    assert numbers[0] == numbers[1]
 
 
 def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,8 @@ CHECK_S = 0.1
 """How often it is looked whether Ctrl-C came while others are at it."""
 CONNECT_S = 20
 """How long a scheduler has to answer."""
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
