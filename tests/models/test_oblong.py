@@ -78,7 +78,7 @@ def test_sizes_that_do_not_fit_are_refused(encoder: str, width: int, message: st
 def test_training_on_a_lerobot_folder(tmp_path: Path) -> None:
     """Straight from the neighbours' videos, in their shape; no task draws such pictures."""
     config = TrainConfig(
-        Path(f"{FIXTURE}?camera=observation.images.top"),
+        Path(f"{FIXTURE}?camera=observation.images.top&state=which.pos,when.pos"),
         tmp_path / "run",
         steps=2,
         batch_size=2,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bilinear_wm.data import guard
 from bilinear_wm.data.formats import format_of
 from bilinear_wm.data.formats.source import Source
 from bilinear_wm.errors import InputError
@@ -70,18 +71,27 @@ class EpisodeFile:
         self.source = Source.of(path)
         self.path = self.source.path
         self._stored = format_of(self.path)(self.path)
+        with contextlib.closing(self._stored):
+            self._read()
+
+    def _read(self) -> None:
         self.attributes = dict(self._stored.attributes)
         self.columns = self._stored.columns
         self.lengths, self.offsets = self._stored.checked_index()
-        self.frame_stride = int(self.attributes.get("frame_stride", 1))
+        self.frame_stride = guard.whole_number(self.path, self.attributes, "frame_stride", 1)
         self.picture_shape = self.check_camera(CAMERA)
         """Height and width of the pictures."""
         self.actions = self._read_actions()
         self.states = self._read_states()
+        guard.check_task(self.path, self.task, self.states, self.actions)
         frames = num_frames(self.lengths, self.frame_stride)
         own = np.concatenate([[0], np.cumsum(frames)[:-1]])
         self.frame_offsets = self.offsets if self.frame_stride == 1 else own
         """The row of the pictures at which each episode begins."""
+
+    def close(self) -> None:
+        """Let go of the file; whatever is read next opens it again."""
+        self._stored.close()
 
     @property
     def format(self) -> str:
@@ -180,7 +190,7 @@ class EpisodeFile:
                 str(shape[0]),
                 "the columns are ragged",
             )
-        recorded = int(self.attributes.get("image_size", shape[1]))
+        recorded = guard.whole_number(self.path, self.attributes, "image_size", shape[1])
         if recorded != shape[1]:
             raise fail(column, f"{recorded} px (image_size)", f"{shape[1]} px")
         found = self.source.fitted_shape(shape[1], shape[2])
@@ -219,6 +229,7 @@ class EpisodeFile:
         """A column of floats, or one number of a column by its name, as (rows, n)."""
         shape, dtype = self.columns.get(name, ((), ""))
         if dtype.startswith("float") and shape[0] == self._num_rows and len(shape) <= 2:
+            guard.check_memory(self.path, name, shape, dtype)
             return self._stored.read(name, 0, shape[0]).reshape(shape[0], -1)
         for column, names in self._stored.element_names.items():
             if name in names:
@@ -240,6 +251,7 @@ class EpisodeFile:
             raise self._stored.fail(
                 "column 'action'", "floats of shape (rows, n)", f"{dtype} {shape}"
             )
+        guard.check_memory(self.path, "action", shape, dtype)
         actions = self._stored.read("action", 0, shape[0]).astype(np.float32)
         finite = np.asarray(np.isfinite(actions).all(axis=1))
         finite[self.offsets + self.lengths - 1] = True  # nothing is done in the last row

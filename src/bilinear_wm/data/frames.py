@@ -58,6 +58,7 @@ class Frames:
         frames = np.empty((int(self.counts.sum()), *self._file.picture_shape, 3), np.uint8)
         for first, count, episode in zip(self.first, self.counts, self._episodes, strict=True):
             frames[first : first + count] = self._file.read_frames(int(episode), camera)
+        self._file.close()
         return frames
 
 

@@ -111,6 +111,7 @@ def sheet(file: EpisodeFile) -> Pixels:
     """A contact sheet: some episodes, a line each."""
     chosen = np.linspace(0, file.num_episodes - 1, min(SHEET_ROWS, file.num_episodes))
     frames = [file.read_frames(int(episode)) for episode in chosen.round()]
+    file.close()
     return contact_sheet(frames, SHEET_COLUMNS)
 
 

@@ -170,8 +170,8 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     at_least(config, 1, "workers")
     camera, pilot = prepare(config)
     tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
-    file = open_results(config.out, config.header(), pilot, config.resume)
-    with helpers(config.workers, config.cluster) as by:
+    opened = open_results(config.out, config.header(), pilot, config.resume)
+    with opened as file, helpers(config.workers, config.cluster) as by:
 
         def attempts(some: Sequence[StartGoal]) -> Iterator[Finished]:
             if by is not None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bilinear_wm.data import guard
 from bilinear_wm.data.formats.base import Format
 from bilinear_wm.errors import InputError
 from bilinear_wm.registry import FORMATS
@@ -22,8 +23,8 @@ __all__ = ["FORMATS", "Format", "format_of"]
 
 def format_of(path: Path) -> type[Format]:
     """The format in which the episodes at `path` are stored."""
-    if not path.exists():
-        raise InputError(f"{path}: no such file; `bwm collect` makes one")
+    if not path.is_dir():
+        guard.check_plain(path)
     found = next((f for f in map(FORMATS.__getitem__, FORMATS) if f.recognises(path)), None)
     if found is not None:
         return found

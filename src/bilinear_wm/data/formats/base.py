@@ -61,7 +61,7 @@ class Format(abc.ABC):
                 f"episode {empty[0]}", "at least 2 rows", str(lengths[empty[0]]), "remove it"
             )
         ends = offsets + lengths
-        outside = np.flatnonzero((offsets < 0) | (ends > rows))
+        outside = np.flatnonzero((offsets < 0) | (lengths > rows) | (offsets > rows - lengths))
         if len(outside):
             episode = outside[0]
             raise fail(
@@ -75,6 +75,9 @@ class Format(abc.ABC):
         if len(overlap):
             raise fail(f"episode {order[overlap[0] + 1]}", "its own rows", "an overlap")
         return lengths, offsets
+
+    def close(self) -> None:  # noqa: B027  (most keep nothing open)
+        """Let go of what is open; it is opened again when it is needed."""
 
     def fail(self, what: str, expected: str, found: str, fix: str = "") -> InputError:
         """The error for something amiss in the file."""

@@ -24,6 +24,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from bilinear_wm.data import guard
 from bilinear_wm.data.formats.base import Format, one_line
 from bilinear_wm.errors import InputError
 
@@ -44,13 +45,14 @@ class Hdf5(Format):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._handle: tuple[int, h5py.File] | None = None
-        with self._open() as file:
+        with self._open() as file, guard.damage_named(path):
             self.attributes = {name: file.attrs[name] for name in file.attrs}
             self._check_version()
-            for name in _datasets(file):
-                column = name.removeprefix(f"{THINNED}/")
-                self.columns[column] = file[name].shape, str(file[name].dtype)
-            self._thinned = set(file.get(THINNED, ()))
+            self.columns = guard.columns(path, file)
+            found = file.get(THINNED)
+            thinned = guard.columns(path, found) if isinstance(found, h5py.Group) else {}
+            self.columns |= thinned
+            self._thinned = set(thinned)
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
@@ -65,6 +67,7 @@ class Hdf5(Format):
             (shape, dtype) = self.shape(name), self.columns[name][1]
             if len(shape) != 1 or not dtype.lstrip("u").startswith("int"):
                 raise self.fail(f"column {name!r}", "a list of integers", f"{dtype} {shape}")
+            guard.check_memory(self.path, name, shape, dtype)
             found.append(self.read(name, 0, shape[0]).astype(np.int64))
         lengths, offsets = found
         if len(lengths) != len(offsets):
@@ -77,7 +80,7 @@ class Hdf5(Format):
         name = f"{THINNED}/{column}" if column in self._thinned else column
         try:
             values: NDArray[Any] = self._file()[name][first:last]
-        except OSError as error:
+        except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
             raise self.fail(
                 f"column {column!r}",
                 "readable data",
@@ -86,8 +89,13 @@ class Hdf5(Format):
             ) from error
         return values
 
+    def close(self) -> None:
+        if self._handle is not None and self._handle[0] == os.getpid():
+            self._handle[1].close()
+        self._handle = None
+
     def _check_version(self) -> None:
-        version = int(self.attributes.get("format_version", FORMAT_VERSION))
+        version = guard.whole_number(self.path, self.attributes, "format_version", FORMAT_VERSION)
         if version > FORMAT_VERSION:
             raise self.fail(
                 "format_version", f"at most {FORMAT_VERSION}", str(version), "update the package"
@@ -108,8 +116,3 @@ class Hdf5(Format):
         if self._handle is None or self._handle[0] != os.getpid():
             self._handle = os.getpid(), self._open()
         return self._handle[1]
-
-
-def _datasets(file: h5py.File) -> list[str]:
-    inside = [f"{THINNED}/{name}" for name in file.get(THINNED, ())]
-    return [name for name, item in file.items() if isinstance(item, h5py.Dataset)] + inside
