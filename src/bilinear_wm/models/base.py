@@ -103,8 +103,10 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         encoder, _ = self._of(camera)
         after = encoder.points(encoder(shifted(self.present(seen, camera), by)))
         moved = after - self.points(z, camera)
-        wanted = by * (2 / self.config.image_size)
-        error = (moved - wanted[:, None]) * (self.config.grid / 2)
+        height, width = self.config.picture_shape
+        wanted = by * (2 / torch.tensor([width, height], device=z.device))
+        cell = torch.tensor([width, height], device=z.device) * (self.config.grid / height)
+        error = (moved - wanted[:, None]) * (cell / 2)
         return error.square().mean()
 
     def forward(self, observation: Any, actions: Tensor) -> Loss:
