@@ -22,14 +22,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from bilinear_wm.data.collect import (
-    CollectConfig,
-    _record_all,
-    collect,
-    episode_seed,
-    record_episode,
-)
+from bilinear_wm.data.collect import CollectConfig, collect
+from bilinear_wm.data.episode import episode_seed, record_episode
 from bilinear_wm.data.windows import EpisodeDataset
+from bilinear_wm.data.workers import record_all
+from bilinear_wm.executors import helpers
 from bilinear_wm.tasks import TASK_NAMES, make_task
 
 IMAGE_SIZE = 64
@@ -85,7 +82,10 @@ def worker_rate(name: str, workers: int, episodes: int) -> float:
     config = CollectConfig(
         name, Path("unused"), episodes + 2 * workers, IMAGE_SIZE, frame_stride=1, workers=workers
     )
-    with closing(_record_all(config, 0)) as stream:
+    with (
+        helpers(workers) as by,
+        closing(record_all(config.provenance, range(config.episodes), by, lambda: None)) as stream,
+    ):
         for _ in itertools.islice(stream, 2 * workers):
             pass
         begun = time.perf_counter()

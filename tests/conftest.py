@@ -1,7 +1,4 @@
-"""Shared fixtures: small recorded files, made once per test process.
-
-Every shape annotated in the maths is checked whenever it is used, in the tests only.
-"""
+"""Shared fixtures: small recorded files, made once per test process."""
 
 from __future__ import annotations
 
@@ -11,19 +8,15 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from jaxtyping import install_import_hook
+from tests import shapes
 
-MATHS = (
-    "dynamics", "models.bilinear", "models.drawing", "models.encoders", "models.lewm",
-    "models.senses", "models.smwm",
-)  # fmt: skip
-install_import_hook([f"bilinear_wm.{name}" for name in MATHS], "beartype.beartype")
+shapes.install()
 
 import numpy as np
 import pytest
 
 from bilinear_wm.data.collect import CollectConfig, collect
-from bilinear_wm.registry import ENCODERS, MODELS, PLANNERS, TASKS
+from bilinear_wm.registry import ENCODERS, FORMATS, MODELS, PLANNERS, TASKS
 from bilinear_wm.tasks import TASK_NAMES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -37,7 +30,7 @@ def task_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten after it."""
-    for registry in (TASKS, MODELS, ENCODERS, PLANNERS):
+    for registry in (TASKS, FORMATS, MODELS, ENCODERS, PLANNERS):
         for kept in ("_addresses", "_things"):
             monkeypatch.setattr(registry, kept, dict(getattr(registry, kept)))
 

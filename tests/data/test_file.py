@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
+from bilinear_wm.data import guard
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.errors import InputError
+
+PIXELS = "thinned/pixels"
 
 
 def damaged(source: Path, target: Path, damage: Callable[[h5py.File], None]) -> Path:
@@ -31,6 +35,7 @@ def test_a_good_file_opens(tworoom_file: Path) -> None:
     assert file.num_episodes == 20
     assert (file.task, file.image_size, file.frame_stride) == ("tworoom", 32, 5)
     assert file.render_quality == "fast"
+    assert file.format == "hdf5"
     assert np.isnan(file.actions[file.offsets + file.lengths - 1]).all()
 
 
@@ -97,19 +102,15 @@ def overlap(file: h5py.File) -> None:
 
 
 def float_pixels(file: h5py.File) -> None:
-    replace(file, "pixels", file["pixels"][:].astype(np.float32) / 255)
+    replace(file, PIXELS, file[PIXELS][:].astype(np.float32) / 255)
 
 
 def channels_first(file: h5py.File) -> None:
-    replace(file, "pixels", file["pixels"][:].transpose(0, 3, 1, 2))
+    replace(file, PIXELS, file[PIXELS][:].transpose(0, 3, 1, 2))
 
 
 def ragged(file: h5py.File) -> None:
-    file["pixels"].resize(len(file["pixels"]) - 1, axis=0)
-
-
-def oblong(file: h5py.File) -> None:
-    replace(file, "pixels", file["pixels"][:, :, :30])
+    file[PIXELS].resize(len(file[PIXELS]) - 1, axis=0)
 
 
 def integer_actions(file: h5py.File) -> None:
@@ -118,6 +119,55 @@ def integer_actions(file: h5py.File) -> None:
 
 def other_size(file: h5py.File) -> None:
     file.attrs["image_size"] = 48
+
+
+def linked(file: h5py.File) -> None:
+    file["pixels_of_another"] = h5py.ExternalLink("/etc/passwd", "pixels")
+
+
+def linked_softly(file: h5py.File) -> None:
+    del file["state"]
+    file["state"] = h5py.SoftLink("/action")
+
+
+def stored_elsewhere(file: h5py.File) -> None:
+    rows = len(file["action"])
+    del file["state"]
+    file.create_dataset("state", (rows, 2), "f8", external=[("/etc/passwd", 0, 16 * rows)])
+
+
+def virtual(file: h5py.File) -> None:
+    rows = len(file["action"])
+    layout = h5py.VirtualLayout((rows, 2), "f8")
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "state", (rows, 2))
+    del file["state"]
+    file.create_virtual_dataset("state", layout)
+
+
+def announced(file: h5py.File) -> None:
+    for name in ("action", "state", "step_idx", "episode_idx"):
+        file[name].resize(10**11, axis=0)
+
+
+def never_written(file: h5py.File) -> None:
+    del file["action"]
+    file.create_dataset("action", (10**11, 2), "f4")
+
+
+def far_away(file: h5py.File) -> None:
+    file["ep_offset"][3] = 2**63 - 2
+
+
+def stride_in_words(file: h5py.File) -> None:
+    file.attrs["frame_stride"] = "five"
+
+
+def size_in_words(file: h5py.File) -> None:
+    file.attrs["image_size"] = [32, 32]
+
+
+def of_another_task(file: h5py.File) -> None:
+    file.attrs["task"] = "pusht"
 
 
 def newer(file: h5py.File) -> None:
@@ -138,10 +188,19 @@ def newer(file: h5py.File) -> None:
         (float_pixels, "column 'pixels': expected dtype uint8, found float32"),
         (channels_first, r"transpose to \(rows, H, W, 3\)"),
         (ragged, "the columns are ragged"),
-        (oblong, "expected square pictures, found 32 x 30"),
         (integer_actions, "column 'action': expected floats"),
         (other_size, "expected 48 px"),
         (newer, "update the package"),
+        (linked, "column 'pixels_of_another': expected data in the file, found a link"),
+        (linked_softly, "column 'state': expected data in the file, found a link"),
+        (stored_elsewhere, "column 'state': expected data in the file, found a reference"),
+        (virtual, "column 'state': expected data in the file, found a reference"),
+        (announced, "expected 100000000000 rows, found"),
+        (never_written, r"expected 100000000000 rows, found 0\.0% of their storage"),
+        (far_away, "episode 3: expected rows within"),
+        (stride_in_words, "frame_stride: expected a whole number, found 'five'"),
+        (size_in_words, "image_size: expected a whole number"),
+        (of_another_task, "column 'state': expected the 7 numbers of pusht"),
     ],
 )
 def test_damage_is_named(
@@ -152,6 +211,36 @@ def test_damage_is_named(
         EpisodeFile(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(InputError, match="found a pipe or a device"):
+        EpisodeFile(tmp_path / "pipe.h5")
+
+
+def test_a_column_larger_than_memory_is_refused() -> None:
+    with pytest.raises(InputError, match="half of the free memory"):
+        guard.check_memory(Path("a.h5"), "action", (10**11, 2), "float32")
+
+
+def test_flipped_bytes_are_refused_or_harmless(tworoom_file: Path, tmp_path: Path) -> None:
+    content, path = tworoom_file.read_bytes(), tmp_path / "flipped.h5"
+    whole, rng = EpisodeFile(tworoom_file), np.random.default_rng(0)
+    pixels = np.concatenate([whole.read_frames(i) for i in range(whole.num_episodes)])
+    for _ in range(80):
+        changed = bytearray(content)
+        changed[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        try:
+            found = EpisodeFile(path)
+            frames = [found.read_frames(i) for i in range(found.num_episodes)]
+        except InputError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            continue
+        np.testing.assert_array_equal(found.actions, whole.actions)
+        np.testing.assert_array_equal(found.states, whole.states)
+        np.testing.assert_array_equal(np.concatenate(frames), pixels)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.models.bilinear import BilinearWorldModel
@@ -51,7 +54,7 @@ def test_round_trip(kind: str, tmp_path: Path) -> None:
 
 
 def test_every_option_survives(tmp_path: Path) -> None:
-    options = {"normalization": "none", "min_singular": 0.1, "residual_hidden": 8}
+    options: dict[str, Any] = {"normalization": "none", "min_singular": 0.1, "residual_hidden": 8}
     model = small_model("bilinear", **options)
     model.save_pretrained(tmp_path)
     loaded = BilinearWorldModel.from_pretrained(tmp_path)
@@ -79,7 +82,9 @@ def test_500_bit_flips_are_refused(folder: Path, tmp_path: Path) -> None:
     _refuse_all(folder, tmp_path, flip)
 
 
-def _refuse_all(folder: Path, tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+def _refuse_all(
+    folder: Path, tmp_path: Path, damage: Callable[[bytes, np.random.Generator], bytes]
+) -> None:
     rng = np.random.default_rng(0)
     target = Path(shutil.copytree(folder, tmp_path / "damaged"))
     names = ("model.safetensors", "config.json", "manifest.json")
@@ -99,7 +104,7 @@ def _refuse_all(folder: Path, tmp_path: Path, damage) -> None:  # type: ignore[n
         (target / name).write_bytes(original[name])
 
 
-def rewrite(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped-def]
+def rewrite(folder: Path, name: str, change: Callable[[Any], object]) -> None:
     """Change a file and its entry in the manifest, as a careless tool would."""
     path = folder / name
     if name.endswith(".json"):
@@ -122,6 +127,20 @@ def rewrite(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped
         ("config.json", lambda c: c.update(kind="os.system"), "kind: expected one of bilinear"),
         ("config.json", lambda c: c.update(projector_size=25), "expected torch.float32"),
         ("config.json", lambda c: c.update(patch_size=12), "patch_size: expected a divisor"),
+        ("config.json", lambda c: c.update(width="8"), "width: expected int, found '8'"),
+        ("config.json", lambda c: c.update(width=True), "width: expected int, found True"),
+        ("config.json", lambda c: c.update(depth=10**6), "depth: expected 0 to 256"),
+        ("config.json", lambda c: c.update(heads=0), "expected a model that can be made"),
+        ("config.json", lambda c: c.update(frame_skip=0), "frame_skip: expected at least 1"),
+        ("config.json", lambda c: c.update(action_mean=[float("nan")] * 2), "action_mean: expec"),
+        ("config.json", lambda c: c.update(action_std=[1.0, float("inf")]), "action_std: expec"),
+        ("config.json", lambda c: c.update(action_std="11"), "action_std: expected tuple"),
+        ("config.json", lambda c: c.update(task=[1]), "task: expected str"),
+        (
+            "model.safetensors",
+            lambda t: t["dynamics.A"].fill_(float("nan")),
+            r"dynamics\.A: expected finite numbers",
+        ),
         (
             "model.safetensors",
             lambda t: t.update({"dynamics.D": t.pop("dynamics.A")}),
@@ -144,7 +163,9 @@ def rewrite(folder: Path, name: str, change) -> None:  # type: ignore[no-untyped
         ),
     ],
 )
-def test_each_mistake_has_its_own_message(copy: Path, name: str, change, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_each_mistake_has_its_own_message(
+    copy: Path, name: str, change: Callable[[Any], object], message: str
+) -> None:
     rewrite(copy, name, change)
     with pytest.raises(InputError, match=message):
         load_model(copy)
@@ -159,9 +180,51 @@ def test_missing_pieces(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="expected a checkpoint folder"):
         load_model(tmp_path / "empty")
-    (tmp_path / "empty" / "latest").write_text("../../etc")
-    with pytest.raises(InputError, match="the name of a folder beside it"):
+    for elsewhere in ("../../etc", "..", ".", ""):
+        (tmp_path / "empty" / "latest").write_text(elsewhere)
+        with pytest.raises(InputError, match="the name of a folder beside it"):
+            load_model(tmp_path / "empty")
+    (tmp_path / "empty" / "latest").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(
+        InputError, match="latest: expected the name of a checkpoint, found no text"
+    ):
         load_model(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_earlier_names_are_understood(hidden: int, tmp_path: Path) -> None:
+    model = small_model("bilinear", min_singular=0.1, residual_hidden=hidden)
+    model.save_pretrained(tmp_path)
+
+    def as_before(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            old = name.replace(".structured.", ".").replace(".gain.", ".scale.")
+            tensors[old.replace(".scale.excess", ".scale.spread")] = tensors.pop(name)
+
+    rewrite(tmp_path, checkpoint.WEIGHTS, as_before)
+    assert "dynamics.scale.spread" in load_file(tmp_path / checkpoint.WEIGHTS)
+    loaded = load_model(tmp_path).state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded[name], tensor), name
+
+
+def test_what_no_machine_can_make_takes_no_memory(copy: Path) -> None:
+    rewrite(copy, "config.json", lambda c: c.update(projector_size=2**16, projector_hidden=2**16))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"expected torch\.float32"):
+        load_model(copy)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_what_is_no_plain_file_does_not_hang(copy: Path) -> None:
+    (copy / "manifest.json").unlink()
+    os.mkfifo(copy / "manifest.json")
+    with pytest.raises(InputError, match="found no plain file"):
+        load_model(copy)
+    (copy / "manifest.json").unlink()
+    (copy / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="expected JSON"):
+        load_model(copy)
 
 
 def test_another_kind_is_refused(folder: Path) -> None:
@@ -180,20 +243,9 @@ def test_nothing_is_unpickled(copy: Path) -> None:
         load_model(copy)
 
 
-def test_replacing_keeps_the_old_folder_on_failure(tmp_path: Path) -> None:
-    target = tmp_path / "kept"
-    target.mkdir()
-    (target / "a").write_text("old")
-    with pytest.raises(RuntimeError), disk.replacing(target) as fresh:
-        (fresh / "a").write_text("new")
-        raise RuntimeError
-    assert (target / "a").read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["kept"]
-
-
 @pytest.mark.parametrize("kind", ["bilinear", "lewm", "smwm"])
 def test_golden_outputs(kind: str) -> None:
-    """The numerics of each model, pinned. `python -m tests.test_checkpoint` rewrites them."""
+    """Each model's numerics, pinned; `python -m tests.models.test_checkpoint` rewrites them."""
     expected = load_file(GOLDEN / f"{kind}.safetensors")
     model = load_model(GOLDEN / kind)
     pixels, actions = windows(3, 3, seed=1)
@@ -209,7 +261,7 @@ def test_golden_outputs(kind: str) -> None:
 
 def _write_golden() -> None:
     for kind in ("bilinear", "lewm", "smwm"):
-        options = {"num_points": 6, "projector_hidden": 16}
+        options: dict[str, Any] = {"num_points": 6, "projector_hidden": 16}
         if kind != "bilinear":
             options |= {"predictor_hidden": 16, "predictor_head_size": 4, "action_hidden": 16}
         model = small_model(kind, seed=3, encoder="points", **options).eval()

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bilinear_wm.data.collect import episode_seed, simulate_episode
+from bilinear_wm.data.episode import episode_seed, simulate_episode
 from bilinear_wm.tasks import TASK_NAMES, make_task
 from bilinear_wm.tasks.base import GoalMotion, Task
 from bilinear_wm.tasks.moving import GoalWalk, MovingGoal
@@ -55,7 +55,7 @@ def test_a_seed_fixes_the_walk_whoever_acts(env: Task) -> None:
             moving.advance(np.full(len(env.action_names), action))
             goals.append(env.goal)
         paths.append(goals)
-    np.testing.assert_array_equal(*paths)
+    np.testing.assert_array_equal(paths[0], paths[1])
     other = GoalWalk(type(env), paths[0][0], [8])
     assert np.any(other[4] != GoalWalk(type(env), paths[0][0], [7])[4])
 

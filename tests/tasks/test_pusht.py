@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bilinear_wm.data.collect import episode_seed, record_episode
+from bilinear_wm.data.episode import episode_seed, record_episode
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.pusht import PushT, clearance, to_block, to_world
 

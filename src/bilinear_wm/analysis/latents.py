@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from bilinear_wm.models.base import WorldModel
 MAX_BLOCKS = 5
 CALIBRATION_BATCHES = 8
 CHUNK = 256
+FINGERPRINT_WINDOWS = 64
 
 
 def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> EpisodeDataset:
@@ -30,7 +33,7 @@ def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> Episo
         frame_skip=facts.frame_skip,
         spec=facts.observes,
         split=split,
-        image_size=facts.image_size,
+        image_size=facts.picture_shape,
         render_quality=facts.render_quality if known else None,
         in_memory=False,
     )
@@ -44,17 +47,26 @@ def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> Episo
 
 
 def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
-    """Enough to tell one episode file from another."""
+    """Enough to tell one episode file from another: counts, all actions, some of what is seen."""
     actions = np.nan_to_num(data.file.actions.astype(np.float64))
+    seen = hashlib.sha256()
+    for indices in _spread(len(data), FINGERPRINT_WINDOWS, FINGERPRINT_WINDOWS):
+        observation = data.batch(indices).observation
+        for array in (*observation.pictures.values(), observation.proprioception):
+            if array is not None:
+                seen.update(np.asarray(array).tobytes())
     return {
         "episodes": data.file.num_episodes,
         "rows": int(data.file.lengths.sum()),
         "actions": f"{actions.sum():.6f} {np.square(actions).sum():.6f}",
+        "seen": seen.hexdigest(),
     }
 
 
 @torch.no_grad()
-def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tensor:
+def calibrate(
+    model: WorldModel, train: EpisodeDataset, batch_size: int
+) -> Float[Tensor, "samples d"]:
     """Re-estimate the batch norms on training data; returns latents for `finalize`.
 
     Running averages lag far behind weights that still move, and evaluation would then see other
@@ -67,7 +79,7 @@ def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tens
         norm.momentum = None  # a plain average over what follows
     model.train()
     device = model.device
-    for indices in _spread(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
+    for indices in _evenly(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
         batch = train.batch(indices)
         model.loss(batch.observation, torch.from_numpy(batch.actions).to(device))
     for norm, momentum in zip(norms, momenta, strict=True):
@@ -79,11 +91,13 @@ def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tens
 @torch.no_grad()
 def encode_windows(
     model: WorldModel, data: EpisodeDataset, count: int
-) -> tuple[Tensor, Tensor, NDArray[np.float64] | None]:
-    """Latents, actions and states of windows spread evenly over a dataset."""
+) -> tuple[
+    Float[Tensor, "windows t d"], Float[Tensor, "windows t-1 m"], NDArray[np.float64] | None
+]:
+    """Latents, actions and states of windows taken evenly from a dataset."""
     device = model.device
     latents, actions, states = [], [], []
-    for indices in _spread(len(data), count, max(CHUNK // data.num_frames, 1)):
+    for indices in _evenly(len(data), count, max(CHUNK // data.num_frames, 1)):
         batch = data.batch(indices)
         latents.append(model.encode(batch.observation))
         actions.append(torch.from_numpy(batch.actions).to(device))
@@ -101,7 +115,7 @@ def longest_windows(data: EpisodeDataset) -> EpisodeDataset:
     return data.reframed(2)
 
 
-def _spread(total: int, count: int, chunk: int) -> Iterator[NDArray[np.int64]]:
+def _evenly(total: int, count: int, chunk: int) -> Iterator[NDArray[np.int64]]:
     chosen = np.unique(np.linspace(0, total - 1, min(count, total)).astype(np.int64))
     for start in range(0, len(chosen), chunk):
         yield chosen[start : start + chunk]

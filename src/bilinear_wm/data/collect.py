@@ -9,15 +9,11 @@ resumption leave no trace in the file.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -29,18 +25,15 @@ import tyro
 from tqdm import tqdm
 
 from bilinear_wm import disk, signals
-from bilinear_wm.data.file import Episode, EpisodeFile, Provenance
+from bilinear_wm.data import journal
+from bilinear_wm.data.file import EpisodeFile, Provenance
+from bilinear_wm.data.workers import record_all
 from bilinear_wm.data.writer import EpisodeWriter
 from bilinear_wm.errors import InputError
-from bilinear_wm.registry import load_plugin, loaded_plugins
+from bilinear_wm.executors import helpers
 from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import make_task, task_class
-from bilinear_wm.tasks.base import Action, Policy, RenderQuality, Task
-
-TRAINING_STREAM, EVALUATION_STREAM = 0, 1
-"""Seeds of recorded data and of freshly simulated evaluation episodes never meet."""
-DISTURBED_STEPS, DISTURBED_SHARE = (3, 11), 0.6
-"""How long a disturbance lasts, and how many of them are not zero."""
+from bilinear_wm.tasks.base import RenderQuality, Task
 
 
 @dataclass(frozen=True)
@@ -54,10 +47,11 @@ class CollectConfig:
         image_size: Height and width of the pictures.
         frame_stride: Keep every n-th picture; states and actions are all kept.
         workers: Processes that simulate.
+        cluster: A dask scheduler whose workers simulate instead, such as tcp://10.0.0.1:8786.
         seed: Episode i depends on (seed, i) alone.
         render_quality: `fast` pictures, or the benchmark's `faithful` ones.
-        disturbance: Standard deviation of what is added to the behaviour's actions now and then,
-            see `disturbed`.
+        disturbance: Strength of what is done to the behaviour's actions now and then, see
+            `Task.disturbed`.
         resume: Continue a file that an interrupted run left.
     """
 
@@ -71,6 +65,7 @@ class CollectConfig:
     render_quality: RenderQuality = "fast"
     disturbance: float = 0.0
     resume: bool = False
+    cluster: str | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -111,7 +106,10 @@ class CollectionInterrupted(KeyboardInterrupt):
 
 
 def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
-    """Record episodes into `config.out`, which appears complete or not at all.
+    """Record episodes into `config.out`.
+
+    It appears when they are all there, or with those that were finished when something stopped the
+    run. After a kill they are in `OUT.partial`, which `resume` takes up.
 
     Raises:
         CollectionInterrupted: On Ctrl-C, after the finished episodes were put in place.
@@ -124,21 +122,23 @@ def collect(config: CollectConfig, progress: bool = True) -> CollectResult:
 
 
 def _collect(config: CollectConfig, progress: bool) -> CollectResult:
-    partial = config.out.with_name(config.out.name + ".partial")
+    partial = _partial(config)
     begun, env_steps = time.perf_counter(), 0
+    writer = _open(config, partial)
+    done = writer.num_episodes
     try:
-        writer = _open(config, partial)
-        done = writer.num_episodes
-        try:
-            bar = tqdm(
-                total=config.episodes,
-                initial=done,
-                unit="episode",
-                desc=f"collect {config.task}",
-                disable=not progress,
-            )
-            recording = contextlib.closing(_record_all(config, done))
-            with bar, signals.held() as interrupts, recording as episodes:
+        bar = tqdm(
+            total=config.episodes,
+            initial=done,
+            unit="episode",
+            desc=f"collect {config.task}",
+            disable=not progress,
+        )
+        left = range(done, config.episodes)
+        everyone = helpers(min(config.workers, len(left)) or 1, config.cluster)
+        with bar, signals.held() as interrupts, everyone as by:
+            recording = record_all(config.provenance, left, by, interrupts.let_through)
+            with contextlib.closing(recording) as episodes:
                 for episode in episodes:
                     writer.write(episode)
                     env_steps += len(episode.actions)
@@ -146,88 +146,31 @@ def _collect(config: CollectConfig, progress: bool) -> CollectResult:
                     bar.set_postfix_str(f"{rate:,.0f} env steps/s", refresh=False)
                     bar.update()
                     interrupts.let_through()
-        except (KeyboardInterrupt, BrokenProcessPool) as stop:
-            kept = _finish(writer, partial, config.out)
-            what = "interrupted" if isinstance(stop, KeyboardInterrupt) else "a worker died"
-            message = (
-                f"{what}: {kept} of {config.episodes} episodes are in {config.out}; "
-                "the same command with `resume` continues"
-                if kept
-                else f"{what} before the first episode was finished; nothing was written"
-            )
-            if isinstance(stop, KeyboardInterrupt):
-                raise CollectionInterrupted(message) from None
-            raise InputError(message) from stop
-        except BaseException:
-            with contextlib.suppress(Exception):
-                writer.close()
-            raise
-        kept = _finish(writer, partial, config.out)
-    finally:
-        partial.unlink(missing_ok=True)
+        writer.close()
+    except BaseException as stop:
+        writer.abandon()
+        journal.restore(partial)
+        kept = _put_in_place(partial, config.out)
+        raise _told(stop, config, kept) from stop
+    kept = _put_in_place(partial, config.out)
     return CollectResult(config.out, kept, kept - done, env_steps, time.perf_counter() - begun)
 
 
-def episode_seed(seed: int, index: int, stream: int = TRAINING_STREAM) -> int:
-    """The seed of episode `index` in a stream of episodes."""
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(stream, index))
-    return int(sequence.generate_state(1, np.uint64)[0])
-
-
-def record_episode(
-    env: Task, seed: int, frame_stride: int = 1, disturbance: float = 0.0
-) -> Episode:
-    """Let the behaviour policy act for one episode; keep every n-th picture."""
-    return _run_episode(env, seed, frame_stride, disturbance)
-
-
-def simulate_episode(env: Task, seed: int) -> Episode:
-    """The same episode without a single picture, undisturbed."""
-    return _run_episode(env, seed, None, 0.0)
-
-
-def disturbed(act: Policy, env: Task, std: float, rng: np.random.Generator) -> Policy:
-    """A behaviour whose hand is pushed: a random action is added, for a few steps at a time.
-
-    A behaviour that always answers a state in the same way does not show what other actions would
-    have done there; a model then knows its habits, and planners leave them. docs/experiments.md
-    has what that costs in PushT.
-    """
-    low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
-    offset, left = np.zeros_like(low), 0
-
-    def pushed() -> Action:
-        nonlocal offset, left
-        if left == 0:
-            left = int(rng.integers(*DISTURBED_STEPS))
-            offset = (rng.random() < DISTURBED_SHARE) * rng.normal(0, std, low.shape)
-        left -= 1
-        return np.clip(act() + offset, low, high).astype(low.dtype)
-
-    return pushed
-
-
-def _run_episode(env: Task, seed: int, frame_stride: int | None, disturbance: float) -> Episode:
-    env.begin(seed=seed)
-    act = env.behaviour()
-    if disturbance > 0:
-        rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(1,)))
-        act = disturbed(act, env, disturbance, rng)
-    if not env.behaviour_ends_at_goal:
-        env.clear_goal()
-    states, actions = [env.state], []
-    frames = [] if frame_stride is None else [env.render()]
-    for step in range(1, env.episode_steps + 1):
-        actions.append(act())
-        reached = env.advance(actions[-1])
-        states.append(env.state)
-        if frame_stride is not None and step % frame_stride == 0:
-            frames.append(env.render())
-        if reached:
-            break
-    side = env.image_size
-    pixels = np.array(frames, np.uint8).reshape(-1, side, side, 3)
-    return Episode(pixels, np.stack(actions), np.stack(states))
+def _told(stop: BaseException, config: CollectConfig, kept: int) -> BaseException:
+    """What ended a run, with what it kept."""
+    found = (
+        f"{kept} of {config.episodes} episodes are in {config.out}; "
+        "the same command with `resume` continues"
+        if kept
+        else "no episode was finished, and nothing was written"
+    )
+    if isinstance(stop, KeyboardInterrupt):
+        return CollectionInterrupted(f"interrupted: {found}")
+    if isinstance(stop, BrokenProcessPool):
+        return InputError(f"a worker died: {found}")
+    if isinstance(stop, OSError):
+        return InputError(f"{_disk_trouble(config.out, stop)}; {found}")
+    return stop
 
 
 def _check(config: CollectConfig) -> None:
@@ -236,7 +179,7 @@ def _check(config: CollectConfig) -> None:
         value = getattr(config, name)
         if value < 1:
             raise InputError(f"{name}: expected at least 1, found {value}")
-    if config.workers > 1 and _only_here(task_class(config.task)):
+    if (config.workers > 1 or config.cluster) and _only_here(task_class(config.task)):
         raise InputError(
             f"workers: expected 1 for {config.task}, which other processes cannot import, found "
             f"{config.workers}; or put it into a file and load that with load_plugin"
@@ -256,11 +199,23 @@ def _check(config: CollectConfig) -> None:
 
 
 def _check_free(config: CollectConfig) -> None:
-    if config.out.exists() and not config.resume:
+    if config.resume:
+        return
+    if config.out.exists():
         raise InputError(
             f"out {config.out}: exists already; remove it, name another file, "
             "or continue it with `resume`"
         )
+    partial = _partial(config)
+    if journal.journal_of(partial).exists():
+        raise InputError(
+            f"out {config.out}: a run that was killed left {partial.name}; continue it with "
+            "`resume`, or remove it"
+        )
+
+
+def _partial(config: CollectConfig) -> Path:
+    return config.out.with_name(config.out.name + ".partial")
 
 
 def _only_here(task: type[Task]) -> bool:
@@ -269,33 +224,54 @@ def _only_here(task: type[Task]) -> bool:
 
 
 def _open(config: CollectConfig, partial: Path) -> EpisodeWriter:
-    if not (config.resume and config.out.exists()):
-        return EpisodeWriter(partial, config.provenance)
-    found = EpisodeFile(config.out)
+    """A file to append to: a new one, or what earlier runs have made of it."""
+    left = _left_by_a_kill(config, partial)
+    found = _checked(config, config.out) if config.resume and config.out.exists() else 0
+    if found > left:
+        # Continue a copy: the file in place stays valid whatever happens meanwhile.
+        journal.begin(partial)
+        shutil.copyfile(config.out, partial)
+    writer = EpisodeWriter(partial, config.provenance, append=max(found, left) > 0)
+    packages = ("bilinear-world-models", "numpy", "gymnasium", "mujoco", "pymunk")
+    writer.note(versions={name: _version(name) for name in packages})
+    return writer
+
+
+def _left_by_a_kill(config: CollectConfig, partial: Path) -> int:
+    """How many episodes a run that was killed left beside the file."""
+    if not (config.resume and journal.journal_of(partial).exists() and partial.exists()):
+        return 0
+    journal.restore(partial)
+    return _checked(config, partial) if partial.stat().st_size else 0
+
+
+def _checked(config: CollectConfig, path: Path) -> int:
+    """The episodes of a file; refuses one that was made otherwise."""
+    found = EpisodeFile(path)
     for name, expected in asdict(config.provenance).items():
         value = found.attributes.get(name, getattr(Provenance, name, None))
         if value != expected:
             raise InputError(
-                f"resume {config.out}: expected {name} {expected}, found {value}; "
+                f"resume {path}: expected {name} {expected}, found {value}; "
                 "give the options of the first run"
             )
     if found.num_episodes > config.episodes:
         raise InputError(
-            f"resume {config.out}: expected at most {config.episodes} episodes, "
+            f"resume {path}: expected at most {config.episodes} episodes, "
             f"found {found.num_episodes}; ask for more with `episodes`"
         )
-    # Continue a copy: the file in place stays valid whatever happens meanwhile.
-    shutil.copyfile(config.out, partial)
-    return EpisodeWriter(partial, config.provenance, append=True)
+    return found.num_episodes
 
 
-def _finish(writer: EpisodeWriter, partial: Path, out: Path) -> int:
-    kept = writer.num_episodes
-    packages = ("bilinear-world-models", "numpy", "gymnasium", "mujoco", "pymunk")
-    writer.note(versions={name: _version(name) for name in packages})
-    writer.close()
+def _put_in_place(partial: Path, out: Path) -> int:
+    """Give a finished file its name, if there is anything in it; returns its episodes."""
+    kept = EpisodeFile(partial).num_episodes if partial.stat().st_size else 0
     if kept:
+        disk.sync(partial)
         os.replace(partial, out)
+        disk.sync(out.resolve().parent)
+    partial.unlink(missing_ok=True)
+    journal.journal_of(partial).unlink(missing_ok=True)
     return kept
 
 
@@ -310,56 +286,14 @@ def _reporting_disk_trouble(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        free = shutil.disk_usage(out.resolve().parent).free / 2**20
         previous = "the file in place is untouched" if out.exists() else "nothing was left behind"
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"out {out}: could not be written ({reason}; {free:,.0f} MiB free); {previous}; "
-            "free some space or choose another place"
-        ) from error
+        raise InputError(f"{_disk_trouble(out, error)}; {previous}") from error
 
 
-def _record_all(config: CollectConfig, first: int) -> Generator[Episode]:
-    """Episodes first, first + 1, ... in order, simulated by `config.workers` processes."""
-    indices = range(first, config.episodes)
-    if config.workers == 1:
-        _start_worker(config)
-        yield from map(_record, indices)
-        return
-    pool = ProcessPoolExecutor(
-        min(config.workers, len(indices)) or 1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(config, loaded_plugins(), True),
+def _disk_trouble(out: Path, error: OSError) -> str:
+    free = shutil.disk_usage(out.resolve().parent).free / 2**20
+    reason = " ".join(str(error).split())
+    return (
+        f"out {out}: could not be written ({reason}; {free:,.0f} MiB free): free some space or "
+        "choose another place"
     )
-    waiting: deque[Future[Episode]] = deque()
-    try:
-        for index in indices:
-            waiting.append(pool.submit(_record, index))
-            if len(waiting) > 2 * config.workers:  # bounds what waits in memory
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-_worker: tuple[Task, CollectConfig] | None = None
-
-
-def _start_worker(
-    config: CollectConfig, plugins: tuple[str, ...] = (), ignore_interrupts: bool = False
-) -> None:
-    global _worker
-    if ignore_interrupts:  # the parent decides what Ctrl-C means
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for plugin in plugins:
-        load_plugin(plugin)
-    _worker = make_task(config.task, config.image_size, config.render_quality), config
-
-
-def _record(index: int) -> Episode:
-    assert _worker is not None
-    env, config = _worker
-    seed = episode_seed(config.seed, index)
-    return record_episode(env, seed, config.frame_stride, config.disturbance)

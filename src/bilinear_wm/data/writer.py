@@ -1,8 +1,8 @@
-"""Appending episodes to a file; `file.py` describes its columns."""
+"""Appending episodes to a file; `formats/hdf5.py` describes its columns."""
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -12,21 +12,30 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.data.file import FORMAT_VERSION, Episode, Provenance
+from bilinear_wm.data.file import Episode, Provenance
+from bilinear_wm.data.formats.hdf5 import FORMAT_VERSION, THINNED
+from bilinear_wm.data.journal import JournaledFile
 
-CHUNK_BYTES = 2**17
+CHUNK_BYTES, PICTURE_CHUNK_BYTES = 2**14, 2**17
+"""The last chunk of every column is written again with every episode: numbers have small ones."""
 COMPRESSION = {"compression": "gzip", "compression_opts": 1}
 
 
 class EpisodeWriter:
-    """Appends episodes to an open file; the caller renames it into place when done."""
+    """Appends episodes to an open file; the caller renames it into place when done.
+
+    Whatever happens meanwhile, `journal.restore` brings all episodes back that were written.
+    """
 
     def __init__(self, path: Path, provenance: Provenance, append: bool = False) -> None:
-        self._disk = _Disk(path, "r+b" if append else "w+b")
+        self._disk = JournaledFile(path, "r+b" if append else "w+b")
         self._file = h5py.File(self._disk, "a" if append else "w", libver="latest")
         self.num_episodes = len(self._file["ep_len"]) if append else 0
         self._rows = len(self._file["state"]) if append else 0
-        self._frames = len(self._file["pixels"]) if append else 0
+        # Thinned pictures have a name of their own; files of version 1 had them in `pixels`.
+        thinned = provenance.frame_stride > 1 and "pixels" not in self._file
+        self._pixels = f"{THINNED}/pixels" if thinned else "pixels"
+        self._frames = len(self._file[self._pixels]) if append else 0
         if not append:
             self._file.attrs["format_version"] = FORMAT_VERSION
             for name, value in asdict(provenance).items():
@@ -45,14 +54,15 @@ class EpisodeWriter:
         """
         rows = len(episode.states)
         last = np.full((1, episode.actions.shape[1]), np.nan, np.float32)
-        self._append("pixels", episode.pixels, **COMPRESSION)
+        self._append(self._pixels, episode.pixels, **COMPRESSION)
         self._append("action", np.concatenate([episode.actions, last]))
         self._append("state", episode.states)
         self._append("episode_idx", np.full(rows, self.num_episodes, np.int64))
         self._append("step_idx", np.arange(rows, dtype=np.int64))
         self._append("ep_len", np.array([rows], np.int32))
         self._append("ep_offset", np.array([self._rows], np.int64))
-        self._disk.check()
+        self._file.flush()
+        self._disk.commit()
         self.num_episodes += 1
         self._rows += rows
         self._frames += len(episode.pixels)
@@ -60,11 +70,13 @@ class EpisodeWriter:
     def _append(self, name: str, values: NDArray[Any], **options: Any) -> None:
         if name not in self._file:
             row_bytes = values[0].nbytes
+            chunk_bytes = PICTURE_CHUNK_BYTES if name == self._pixels else CHUNK_BYTES
             self._file.create_dataset(
                 name,
                 data=values,
                 maxshape=(None, *values.shape[1:]),
-                chunks=(max(CHUNK_BYTES // row_bytes, 1), *values.shape[1:]),
+                chunks=(max(chunk_bytes // row_bytes, 1), *values.shape[1:]),
+                fletcher32=True,  # a flipped byte is an error, not another number
                 **options,
             )
             return
@@ -76,39 +88,21 @@ class EpisodeWriter:
     def close(self) -> None:
         """Drop what an interrupted `write` left of its episode, flush and close."""
         counts = {
-            "pixels": self._frames,
+            self._pixels: self._frames,
             "ep_len": self.num_episodes,
             "ep_offset": self.num_episodes,
         }
-        for name, column in self._file.items():
-            column.resize(counts.get(name, self._rows), axis=0)
+        for name in {*self._file, self._pixels} - {THINNED}:
+            if name in self._file:
+                self._file[name].resize(counts.get(name, self._rows), axis=0)
         self._file.close()
-        self._disk.close()
-        self._disk.check()
-
-
-class _Disk(io.FileIO):
-    """A file whose failures are kept for `check`.
-
-    HDF5 cannot recover from a write that fails (it crashes when it is closed), so it never
-    hears of one: the writer asks after every episode and gives the file up.
-    """
-
-    def __init__(self, path: Path, mode: str) -> None:
-        super().__init__(path, mode)
-        self._error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        written = 0
         try:
-            while written < len(view):
-                written += super().write(view[written:]) or 0
-        except OSError as error:
-            self._error = self._error or error
-        return len(view)
+            self._disk.commit()
+        finally:
+            self._disk.close()
 
-    def check(self) -> None:
-        """Raise the first failure, if there was one."""
-        if self._error is not None:
-            raise self._error
+    def abandon(self) -> None:
+        """Let go of a file that cannot be written any more; `journal.restore` mends it."""
+        with contextlib.suppress(Exception):
+            self._file.close()
+        self._disk.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.data.collect import EVALUATION_STREAM, episode_seed, simulate_episode
+from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed, simulate_episode
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.data.windows import split_episodes
 from bilinear_wm.errors import InputError

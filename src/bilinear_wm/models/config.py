@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.observation import CAMERA, ObservationSpec
-from bilinear_wm.options import from_json
+from bilinear_wm.options import check_types, from_json
 from bilinear_wm.registry import ENCODERS
 
 Size = Literal["compact", "paper"]
@@ -30,8 +31,11 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
-         "observed", "observed_every"}  # fmt: skip
+         "observed", "observed_every", "drawing_focus", "prior_hidden", "image_width"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
+LARGEST = {"depth": 256, "image_size": 4096, "observed": 1024}
+LARGEST_SIZE = 2**16
+"""Of every other whole number: a file may ask for what no machine can make."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class ModelConfig:
     num_points: int = 16
     """K of the points encoder; its latent has 2 K numbers."""
     grid: int = 16
-    """Cells along a side of its maps; a divisor of the image size."""
+    """Cells of its maps from top to bottom, a divisor of the image size; cells are square."""
     channels: int = 64
     projector_size: int = 192
     """Numbers in the latent of every encoder but points."""
@@ -68,8 +72,13 @@ class ModelConfig:
     # The anchor.
     drawing_weight: float = 0.0
     """Of the drawing anchor, for the points encoder; 0 for none."""
+    drawing_focus: float = 1.0
+    """Share of each picture's pixels that it counts, the hardest; 1 for all of them alike."""
     shift_weight: float = 0.0
     """Of a term by which points move with the picture when it is shifted; 0 for none."""
+    # The plan to begin from.
+    prior_hidden: int = 0
+    """Width of the action prior (`bwm train-prior`); 0 while there is none."""
     # What is observed.
     cameras: tuple[str, ...] = (CAMERA,)
     """Each has an encoder of its own."""
@@ -82,9 +91,12 @@ class ModelConfig:
     """Observations a latent is made of: the present one and those before it."""
     observed_every: int | None = None
     """Environment steps between them; by default a block, `frame_skip`."""
+    image_width: int | None = None
+    """Of the pictures; by default they are square, and `image_size` is their height."""
 
     def __post_init__(self) -> None:
         check_choices(self)
+        self._check_ranges()
         ENCODERS.check(self.encoder, "encoder")
         self._check_observation()
         for name in ("drawing_weight", "shift_weight"):
@@ -93,11 +105,28 @@ class ModelConfig:
                     f"{name}: expected 0 for the encoder {self.encoder!r}, which has no points, "
                     f'found {getattr(self, name)}; add \'"drawing_weight": 0, "shift_weight": 0\''
                 )
+        if not 0 < self.drawing_focus <= 1:
+            raise InputError(
+                "drawing_focus: expected a share of the pixels above 0 and at most 1, "
+                f"found {self.drawing_focus}"
+            )
         if len(self.action_mean) != len(self.action_std) or min(self.action_std, default=0) <= 0:
             raise InputError(
                 "action_mean, action_std: expected equally many numbers and positive stds, "
                 f"found {self.action_mean}, {self.action_std}"
             )
+
+    def _check_ranges(self) -> None:
+        for name, value in vars(self).items():
+            largest = LARGEST.get(name, LARGEST_SIZE)
+            if type(value) is int and not 0 <= value <= largest:
+                raise InputError(f"{name}: expected 0 to {largest}, found {value}")
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not all(math.isfinite(x) for x in numbers if isinstance(x, float)):
+                raise InputError(f"{name}: expected finite numbers, found {value}")
+        for name in ("image_size", "frame_skip", "observed"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
 
     def _check_observation(self) -> None:
         spec, mean, std = self.observes, self.proprioception_mean, self.proprioception_std
@@ -108,6 +137,11 @@ class ModelConfig:
                 f"positive stds for {list(spec.proprioception)}, found {mean}, {std}; "
                 "training takes them from the episode file"
             )
+
+    @property
+    def picture_shape(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return self.image_size, self.image_size if self.image_width is None else self.image_width
 
     @property
     def action_size(self) -> int:
@@ -151,4 +185,9 @@ class ModelConfig:
                     f"{where}: {what} {', '.join(sorted(keys))}; expected the keys of "
                     f"{cls.__name__}: the file is damaged or was written by another version"
                 )
-        return cls(**from_json(cls, values))
+        restored = from_json(cls, values)
+        check_types(cls, restored, where)
+        try:
+            return cls(**restored)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error

@@ -122,12 +122,12 @@ def _within(value: float, low: float, high: float) -> float:
 
 @compiled
 def _action_gradient(
-    effort: float, smoothness: float, env_size: int, plans: Any, n: int, t: int, i: int
+    effort: float, smoothness: float, env_size: int, about: Any, plans: Any, n: int, t: int, i: int
 ) -> float:
     """Of effort and smoothness, in one number of the plan."""
     horizon, m = plans.shape[1], plans.shape[2]
     step, here = t * m + i, plans[n, t, i]
-    slope = effort * here
+    slope = effort * (here - about[t, i])
     before, behind = step - env_size, step + env_size
     if before >= 0:
         slope += smoothness * (here - plans[n, before // m, before % m])
@@ -155,7 +155,9 @@ def _assemble(
                 where[k, 0], where[k, 1] = t, j
                 total = 0.0
                 for i in range(m):
-                    slope = _action_gradient(p.effort, p.smoothness, p.env_size, plans, n, t, i)
+                    slope = _action_gradient(
+                        p.effort, p.smoothness, p.env_size, p.about, plans, n, t, i
+                    )
                     total += lift[i, j] * slope
                 gradient[k] = total
                 k += 1
@@ -164,7 +166,7 @@ def _assemble(
             row = where[i, 0] * r + where[i, 1]
             hessian[i, j] = p.curvature[row, where[j, 0] * r + where[j, 1]]
     for t in range(horizon):
-        weight = p.stages[t]
+        weight = p.weights[t]
         if weight > 0:
             active = 0
             while active < k and where[active, 0] <= t:

@@ -119,21 +119,24 @@ def evaluate(w: Any, s: Any, p: Any, plans: Any, first: int, count: int, costs: 
                 )
             _turn(w.gain, plans, first + i, t, s.turned)
             _advance(w.held, s.passed, row, s.q, at, s.turned, s.along, s.outputs, i, s.rows, i)
-            costs[first + i] += squares(s.rows, i, p.targets, t, p.stages)
+            costs[first + i] += squares(s.rows, i, p.targets, t, p.weights)
         _copy(s.rows, none, s.latents, t + 1)
     for n in range(first, first + count):
-        costs[n] += action_cost(p.effort, p.smoothness, p.env_size, plans, n)
+        costs[n] += action_cost(p.effort, p.smoothness, p.env_size, p.about, plans, n)
         if not costs[n] <= LARGEST:
             costs[n] = np.inf
 
 
 @compiled
-def action_cost(effort: float, smoothness: float, env_size: int, plans: Any, n: int) -> float:
+def action_cost(
+    effort: float, smoothness: float, env_size: int, about: Any, plans: Any, n: int
+) -> float:
     """Effort and smoothness of a plan."""
     m, total = plans.shape[2], 0.0
     for step in range(plans.shape[1] * m):
         here = plans[n, step // m, step % m]
-        total += 0.5 * effort * here * here
+        away = here - about[step // m, step % m]
+        total += 0.5 * effort * away * away
         if step >= env_size:
             before = step - env_size
             change = here - plans[n, before // m, before % m]
@@ -142,14 +145,14 @@ def action_cost(effort: float, smoothness: float, env_size: int, plans: Any, n: 
 
 
 @compiled
-def squares(rows: Any, row: int, targets: Any, t: int, stages: Any) -> float:
+def squares(rows: Any, row: int, targets: Any, t: int, weights: Any) -> float:
     """What a latent costs after block t."""
     total = 0.0
-    if stages[t] > 0:
+    if weights[t] > 0:
         for j in range(rows.shape[1]):
             error = np.float64(rows[row, j]) - np.float64(targets[t, j])
             total += error * error
-    return 0.5 * stages[t] * total
+    return 0.5 * weights[t] * total
 
 
 @compiled

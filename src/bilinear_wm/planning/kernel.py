@@ -116,7 +116,8 @@ class Numbers(NamedTuple):
     """The problem and the settings."""
 
     targets: F32  # (h, d)
-    stages: F64  # (h): weights of the targets
+    weights: F64  # (h): of the targets
+    about: F64  # (h, m): what effort counts from
     curvature: F64  # (h r, h r): E^T of effort's and smoothness's Hessian E
     low: F64
     high: F64
@@ -149,10 +150,11 @@ def kernel_for(
     """
     if type(dynamics) not in (BilinearDynamics, ResidualDynamics):
         return None
-    assert isinstance(dynamics, BilinearDynamics)
-    if dynamics.normalization != "cholqr" or dynamics.action_size > dynamics.latent_size:
+    assert isinstance(dynamics, BilinearDynamics | ResidualDynamics)
+    structured = dynamics.structured
+    if structured.normalization != "cholqr" or structured.action_size > structured.latent_size:
         return None
-    if dynamics.A.device.type != "cpu" or dynamics.A.dtype != torch.float32:
+    if structured.A.device.type != "cpu" or structured.A.dtype != torch.float32:
         return None
     try:
         from bilinear_wm.planning import _compiled
@@ -169,7 +171,11 @@ class Kernel:
     """Compiled search for one problem at a time; threads may share it."""
 
     def __init__(
-        self, compiled: Any, dynamics: BilinearDynamics, lift: Tensor, config: GaussNewtonConfig
+        self,
+        compiled: Any,
+        dynamics: BilinearDynamics | ResidualDynamics,
+        lift: Tensor,
+        config: GaussNewtonConfig,
     ) -> None:
         self._compiled, self._config = compiled, config
         self._dynamics, self._lift = dynamics, lift
@@ -255,17 +261,20 @@ class Kernel:
     def _numbers(self, search: Search) -> Numbers:
         config, (horizon, m) = self._config, search.start.shape[1:]
         refreshed = min(config.refreshed_blocks or horizon, horizon)
-        effort = smoothness = 0.0
+        effort, smoothness, about = 0.0, 0.0, np.zeros((horizon, m))
         for term in search.objective.terms:
             if isinstance(term, Reach):
-                targets, stages = term.targets[0].numpy(), np.array(term.weights)
+                targets, weights = term.targets[0].numpy(), np.array(term.weights)
             elif isinstance(term, Effort):
                 effort = term.weight
+                if term.about is not None:
+                    about = term.about[0].double().numpy()
             elif isinstance(term, Smoothness):
                 smoothness = term.weight
         return Numbers(
             targets=_filled(targets),
-            stages=stages,
+            weights=weights,
+            about=about,
             curvature=self._curvature(horizon, effort, smoothness),
             low=np.full(m, -np.inf) if search.low is None else search.low.double().numpy(),
             high=np.full(m, np.inf) if search.high is None else search.high.double().numpy(),
@@ -325,13 +334,13 @@ def _filled(rows: F32) -> F32:
     return np.ascontiguousarray(rows)
 
 
-def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
+def _lay_out(dynamics: BilinearDynamics | ResidualDynamics, lift: Tensor) -> Weights:
     from bilinear_wm.planning._compiled_products import panels
 
-    m, d = dynamics.action_size, dynamics.latent_size
-    e, gain = lift.numpy(), dynamics.R.detach().numpy()
-    spread = np.concatenate([dynamics.C.detach().numpy(), dynamics.A.detach().numpy()[:, None]], 1)
-    wide = _filled(np.ascontiguousarray(spread.transpose(2, 1, 0)))  # (d, m + 1, d)
+    m, d, base = dynamics.action_size, dynamics.latent_size, dynamics.structured
+    e, gain = lift.numpy(), base.R.detach().numpy()
+    wide = np.concatenate([base.C.detach().numpy(), base.A.detach().numpy()[:, None]], 1)
+    wide = _filled(np.ascontiguousarray(wide.transpose(2, 1, 0)))  # (d, m + 1, d)
     entering = np.zeros((e.shape[1], 0), np.float32)
     first, second, third = (np.zeros((0, WIDTH), np.float32) for _ in range(3))
     biases = [np.zeros(0, np.float32) for _ in range(3)]
@@ -347,7 +356,7 @@ def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
         basis = dynamics.held_basis().detach().numpy()
         held = basis @ basis.T
     return Weights(
-        base=_filled(dynamics.B.detach().T.numpy()),
+        base=_filled(base.B.detach().T.numpy()),
         wide=panels(_filled(wide.reshape(d, -1).T).T),
         gain=np.ascontiguousarray(gain.astype(np.float64)),
         lift=np.ascontiguousarray(e.astype(np.float64)),
