@@ -41,6 +41,18 @@ def test_tiny_from_nothing_to_the_report(
     assert again.count(": done before") == len(summary) - 1
 
 
+def test_a_kill_after_the_last_row_is_recovered_from(tmp_path: Path) -> None:
+    """The product is there, and what says that it is done is not."""
+    stages = ("collect", "train", "residual", "evaluate", "realtime")
+    config = ReproduceConfig(tmp_path, "tiny", ("tworoom",), stages)
+    first = [step.name for step, _ in reproduce(config)]
+    for marker in (tmp_path / "steps").iterdir():
+        marker.unlink()
+    again = reproduce(config)
+    assert [step.name for step, _ in again] == first
+    assert "done before" not in {ended for _, ended in again}
+
+
 def test_what_was_made_from_other_settings_is_not_passed_off(tmp_path: Path) -> None:
     config = ReproduceConfig(tmp_path, "tiny", ("tworoom",), ("collect",))
     reproduce(config)

@@ -34,6 +34,19 @@ def owned(path: Path, complaint: str) -> Iterator[None]:
         lock.release()
 
 
+def read_text(path: Path, expected: str) -> str:
+    """The text of a plain file; refuses what would hang, is binary or is not there."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: expected {expected}, found no plain file")
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: expected {expected}, found no such file") from None
+    except (ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: expected {expected}, found no text ({reason})") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file that is never seen half-written."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")

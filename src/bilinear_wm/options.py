@@ -23,7 +23,6 @@ def make_config(
         argument: Where they come from, for the sentence that refuses them.
         given: Fields that are not the user's to choose.
     """
-    hints = get_type_hints(config_class)
     free = [field for field in fields(config_class) if field.name not in given]  # type: ignore[arg-type]
     known = f"the fields of {config_class.__name__} are {', '.join(field.name for field in free)}"
     unknown = sorted(set(options) - {field.name for field in free})
@@ -34,12 +33,21 @@ def make_config(
     if missing:
         raise InputError(f"{argument}: missing {', '.join(missing)}; {known}")
     values = from_json(config_class, options)
+    check_types(config_class, values, argument, f"; {known}")
+    return config_class(**given, **values)
+
+
+def check_types(
+    config_class: type[Any], values: Mapping[str, Any], argument: str, known: str = ""
+) -> None:
+    """Refuse values of other types than the fields of a configuration have."""
+    hints = get_type_hints(config_class)
     for name, value in values.items():
         if not _fits(value, hints[name]):
+            found = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:80]}..."
             raise InputError(
-                f"{argument}: {name}: expected {_in_words(hints[name])}, found {value!r}; {known}"
+                f"{argument}: {name}: expected {_in_words(hints[name])}, found {found}{known}"
             )
-    return config_class(**given, **values)
 
 
 def from_json(config_class: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

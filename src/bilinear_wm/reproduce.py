@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bilinear_wm import recipes
+from bilinear_wm import disk, recipes
 from bilinear_wm.analysis.geometry import GeometryConfig, run_geometry
 from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.data.windows import EpisodeDataset
@@ -374,7 +374,7 @@ def _done(config: ReproduceConfig, step: Step) -> bool:
 def _mark(config: ReproduceConfig, step: Step) -> None:
     marker = _marker(config, step)
     marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_text(json.dumps(step.settings, indent=2) + "\n")
+    disk.write_text(marker, json.dumps(step.settings, indent=2) + "\n")
 
 
 def _duration(minutes: float) -> str:

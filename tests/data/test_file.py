@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+from bilinear_wm.data import guard
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.errors import InputError
 
@@ -120,6 +122,55 @@ def other_size(file: h5py.File) -> None:
     file.attrs["image_size"] = 48
 
 
+def linked(file: h5py.File) -> None:
+    file["pixels_of_another"] = h5py.ExternalLink("/etc/passwd", "pixels")
+
+
+def linked_softly(file: h5py.File) -> None:
+    del file["state"]
+    file["state"] = h5py.SoftLink("/action")
+
+
+def stored_elsewhere(file: h5py.File) -> None:
+    rows = len(file["action"])
+    del file["state"]
+    file.create_dataset("state", (rows, 2), "f8", external=[("/etc/passwd", 0, 16 * rows)])
+
+
+def virtual(file: h5py.File) -> None:
+    rows = len(file["action"])
+    layout = h5py.VirtualLayout((rows, 2), "f8")
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "state", (rows, 2))
+    del file["state"]
+    file.create_virtual_dataset("state", layout)
+
+
+def announced(file: h5py.File) -> None:
+    for name in ("action", "state", "step_idx", "episode_idx"):
+        file[name].resize(10**11, axis=0)
+
+
+def never_written(file: h5py.File) -> None:
+    del file["action"]
+    file.create_dataset("action", (10**11, 2), "f4")
+
+
+def far_away(file: h5py.File) -> None:
+    file["ep_offset"][3] = 2**63 - 2
+
+
+def stride_in_words(file: h5py.File) -> None:
+    file.attrs["frame_stride"] = "five"
+
+
+def size_in_words(file: h5py.File) -> None:
+    file.attrs["image_size"] = [32, 32]
+
+
+def of_another_task(file: h5py.File) -> None:
+    file.attrs["task"] = "pusht"
+
+
 def newer(file: h5py.File) -> None:
     file.attrs["format_version"] = 99
 
@@ -142,6 +193,16 @@ def newer(file: h5py.File) -> None:
         (integer_actions, "column 'action': expected floats"),
         (other_size, "expected 48 px"),
         (newer, "update the package"),
+        (linked, "column 'pixels_of_another': expected data in the file, found a link"),
+        (linked_softly, "column 'state': expected data in the file, found a link"),
+        (stored_elsewhere, "column 'state': expected data in the file, found a reference"),
+        (virtual, "column 'state': expected data in the file, found a reference"),
+        (announced, "expected 100000000000 rows, found"),
+        (never_written, r"expected 100000000000 rows, found 0\.0% of their storage"),
+        (far_away, "episode 3: expected rows within"),
+        (stride_in_words, "frame_stride: expected a whole number, found 'five'"),
+        (size_in_words, "image_size: expected a whole number"),
+        (of_another_task, "column 'state': expected the 7 numbers of pusht"),
     ],
 )
 def test_damage_is_named(
@@ -152,6 +213,38 @@ def test_damage_is_named(
         EpisodeFile(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(InputError, match="found a pipe or a device"):
+        EpisodeFile(tmp_path / "pipe.h5")
+
+
+def test_a_column_larger_than_memory_is_refused() -> None:
+    with pytest.raises(InputError, match="half of the free memory"):
+        guard.check_memory(Path("a.h5"), "action", (10**11, 2), "float32")
+
+
+def test_flipped_bytes_are_refused_or_harmless(tworoom_file: Path, tmp_path: Path) -> None:
+    content, path = tworoom_file.read_bytes(), tmp_path / "flipped.h5"
+    whole, rng = EpisodeFile(tworoom_file), np.random.default_rng(0)
+    with whole.open() as file:
+        pixels = file["pixels"][:]
+    for _ in range(80):
+        changed = bytearray(content)
+        changed[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        try:
+            found = EpisodeFile(path)
+            with found.open() as file:
+                frames = [found.read_frames(file, i) for i in range(found.num_episodes)]
+        except InputError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            continue
+        np.testing.assert_array_equal(found.actions, whole.actions)
+        np.testing.assert_array_equal(found.states, whole.states)
+        np.testing.assert_array_equal(np.concatenate(frames), pixels)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])

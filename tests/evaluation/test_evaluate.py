@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bilinear_wm import disk
 from bilinear_wm.cli import main
 from bilinear_wm.control.loop import Job
 from bilinear_wm.control.memory import PlanMemory
@@ -19,6 +21,7 @@ from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
 from bilinear_wm.reporting.results import compare, read_results
+from tests.models.conftest import small_model
 
 
 def test_groups_and_single_episodes_agree(checkpoint: Path) -> None:
@@ -49,6 +52,43 @@ def test_results_hold_a_row_an_episode_and_complete_on_resume(
     assert sorted(r.index for r in read_results(out)[1]) == list(range(6))
     with pytest.raises(InputError, match="give the options of the first run"):
         evaluate(replace(config, resume=True, horizon=3), progress=False)
+
+
+def test_a_complete_file_is_completed_at_once(checkpoint: Path, tmp_path: Path) -> None:
+    """As after a kill between the last row and whatever wanted the result."""
+    config = EvaluateConfig("tworoom", checkpoint, episodes=3, out=tmp_path / "r.jsonl")
+    whole = evaluate(config, progress=False)
+    before = config.out.read_bytes() if config.out else b""
+    again = evaluate(replace(config, resume=True), progress=False)
+    assert (again.success, again.floor_random) == (whole.success, whole.floor_random)
+    assert config.out is not None
+    assert config.out.read_bytes() == before
+
+
+def test_two_do_not_complete_one_file(checkpoint: Path, tmp_path: Path) -> None:
+    config = EvaluateConfig("tworoom", checkpoint, episodes=2, out=tmp_path / "r.jsonl")
+    assert config.out is not None
+    evaluate(config, progress=False)
+    before = config.out.read_bytes()
+    with (
+        disk.owned(config.out, "busy"),
+        pytest.raises(InputError, match="another process is writing this file"),
+    ):
+        evaluate(replace(config, episodes=4, resume=True), progress=False)
+    assert config.out.read_bytes() == before
+
+
+def test_another_model_under_the_same_path_is_noticed(checkpoint: Path, tmp_path: Path) -> None:
+    here = tmp_path / "model"
+    shutil.copytree(checkpoint, here)
+    out = tmp_path / "r.jsonl"
+    config = EvaluateConfig("tworoom", here, episodes=2, out=out, floors=False)
+    evaluate(config, progress=False)
+    shutil.rmtree(here)
+    another = small_model("bilinear", seed=5, action_mean=(0.0, 0.0), action_std=(0.5, 0.5))
+    another.save_pretrained(here)
+    with pytest.raises(InputError, match="expected weights"):
+        evaluate(replace(config, resume=True), progress=False)
 
 
 def test_an_interruption_keeps_what_is_finished(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +127,20 @@ def rewrite(folder: Path, name: str, change: Callable[[Any], object]) -> None:
         ("config.json", lambda c: c.update(kind="os.system"), "kind: expected one of bilinear"),
         ("config.json", lambda c: c.update(projector_size=25), "expected torch.float32"),
         ("config.json", lambda c: c.update(patch_size=12), "patch_size: expected a divisor"),
+        ("config.json", lambda c: c.update(width="8"), "width: expected int, found '8'"),
+        ("config.json", lambda c: c.update(width=True), "width: expected int, found True"),
+        ("config.json", lambda c: c.update(depth=10**6), "depth: expected 0 to 256"),
+        ("config.json", lambda c: c.update(heads=0), "expected a model that can be made"),
+        ("config.json", lambda c: c.update(frame_skip=0), "frame_skip: expected at least 1"),
+        ("config.json", lambda c: c.update(action_mean=[float("nan")] * 2), "action_mean: expec"),
+        ("config.json", lambda c: c.update(action_std=[1.0, float("inf")]), "action_std: expec"),
+        ("config.json", lambda c: c.update(action_std="11"), "action_std: expected tuple"),
+        ("config.json", lambda c: c.update(task=[1]), "task: expected str"),
+        (
+            "model.safetensors",
+            lambda t: t["dynamics.A"].fill_(float("nan")),
+            r"dynamics\.A: expected finite numbers",
+        ),
         (
             "model.safetensors",
             lambda t: t.update({"dynamics.D": t.pop("dynamics.A")}),
@@ -164,8 +180,14 @@ def test_missing_pieces(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="expected a checkpoint folder"):
         load_model(tmp_path / "empty")
-    (tmp_path / "empty" / "latest").write_text("../../etc")
-    with pytest.raises(InputError, match="the name of a folder beside it"):
+    for elsewhere in ("../../etc", "..", ".", ""):
+        (tmp_path / "empty" / "latest").write_text(elsewhere)
+        with pytest.raises(InputError, match="the name of a folder beside it"):
+            load_model(tmp_path / "empty")
+    (tmp_path / "empty" / "latest").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(
+        InputError, match="latest: expected the name of a checkpoint, found no text"
+    ):
         load_model(tmp_path / "empty")
 
 
@@ -184,6 +206,25 @@ def test_earlier_names_are_understood(hidden: int, tmp_path: Path) -> None:
     loaded = load_model(tmp_path).state_dict()
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded[name], tensor), name
+
+
+def test_what_no_machine_can_make_takes_no_memory(copy: Path) -> None:
+    rewrite(copy, "config.json", lambda c: c.update(projector_size=2**16, projector_hidden=2**16))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"expected torch\.float32"):
+        load_model(copy)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_what_is_no_plain_file_does_not_hang(copy: Path) -> None:
+    (copy / "manifest.json").unlink()
+    os.mkfifo(copy / "manifest.json")
+    with pytest.raises(InputError, match="found no plain file"):
+        load_model(copy)
+    (copy / "manifest.json").unlink()
+    (copy / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="expected JSON"):
+        load_model(copy)
 
 
 def test_another_kind_is_refused(folder: Path) -> None:

@@ -31,7 +31,12 @@ def shared() -> SharedModel:
 @pytest.fixture
 def play(shared: SharedModel) -> Iterator[tuple[Play, int]]:
     """A running server and its port."""
-    made = Play(shared)
+    with running(Play(shared)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def running(made: Play) -> Iterator[tuple[Play, int]]:
     server = uvicorn.Server(uvicorn.Config(made.app, port=0, **SERVER))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import json
+from functools import partial
+from typing import Any
 
+import psutil
 import pytest
+from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
-from bilinear_wm.play.server import FRAMES_WAITING, MAX_SESSIONS, Play, Waiting, enqueue
-from tests.play.conftest import PATIENCE_S, join, messages, wait_for
+from bilinear_wm.cli import main
+from bilinear_wm.play.server import LONGEST_MESSAGE, MAX_SESSIONS, Play
+from bilinear_wm.play.session import SharedModel
+from tests.play.conftest import PATIENCE_S, join, messages, running, wait_for
 
 
 def test_messages_of_a_session(play: tuple[Play, int]) -> None:
@@ -25,7 +33,12 @@ def test_messages_of_a_session(play: tuple[Play, int]) -> None:
             ('{"goal": [0.5, "x", 0]}', "expected three numbers"),
             ('{"goal": [0.5, NaN, 0]}', "expected three numbers"),
             ('{"planner": "cem"}', "expected one of gauss-newton, icem"),
+            ('{"goal": [1e999, 0, 0]}', "expected three numbers"),
+            ('{"goal": [true, 0, 0]}', "expected three numbers"),
+            (f'{{"goal": [1{"0" * 400}, 0, 0]}}', "expected three numbers"),
             ("nonsense", "Expecting value"),
+            (b"binary", "expected text, found bytes"),
+            ("[" * 50_000, "message: expected JSON"),
         ):
             socket.send(bad)
             error = next(m["error"] for m in stream if "error" in m)
@@ -33,15 +46,6 @@ def test_messages_of_a_session(play: tuple[Play, int]) -> None:
         socket.send('{"goal": [0.25, 0.75, 0]}')
         assert next(m["goal"] for m in stream if "goal" in m) == pytest.approx([0.25, 0.75])
         assert next(m for m in stream if m.get("source") == "plan")["path"]
-
-
-def test_a_slow_page_misses_frames_and_nothing_else() -> None:
-    waiting: Waiting = asyncio.Queue()
-    for tick in range(50):
-        enqueue(waiting, {"tick": tick}, b"")
-    enqueue(waiting, {"goal": [0.5, 0.5]}, b"")
-    left = [waiting.get_nowait()[0] for _ in range(waiting.qsize())]
-    assert left == [*({"tick": tick} for tick in range(FRAMES_WAITING)), {"goal": [0.5, 0.5]}]
 
 
 def test_strangers_are_refused(play: tuple[Play, int]) -> None:
@@ -67,3 +71,63 @@ def test_there_are_only_so_many_sessions_and_they_end(play: tuple[Play, int]) ->
             with pytest.raises(ConnectionClosed):
                 one_more.recv(timeout=PATIENCE_S)
     wait_for(lambda: not made.sessions)
+
+
+def test_a_flood_of_goals_takes_no_memory(play: tuple[Play, int]) -> None:
+    """From a page that never reads; each goal is answered with a picture of 150 kB."""
+    _, port = play
+    with join(port) as socket:
+        next(messages(socket))
+        before = psutil.Process().memory_info().rss
+        for i in range(3000):
+            socket.send(json.dumps({"goal": [i / 3000, 0.5, 0]}))
+        assert psutil.Process().memory_info().rss - before < 100 * 2**20
+        stream = messages(socket)
+        while next(m["goal"] for m in stream if "goal" in m)[0] < 0.9:
+            pass  # the newest is what counts in the end
+
+
+def test_long_messages_end_the_connection(play: tuple[Play, int]) -> None:
+    _, port = play
+    with join(port, max_size=None) as socket:
+        socket.send("x" * (LONGEST_MESSAGE + 1))
+        with pytest.raises(ConnectionClosed, match="1009"):
+            while True:
+                socket.recv(timeout=PATIENCE_S)
+
+
+def test_a_place_is_taken_before_anything_is_awaited(play: tuple[Play, int]) -> None:
+    made, port = play
+
+    async def rush(count: int) -> list[dict[str, Any]]:
+        async with contextlib.AsyncExitStack() as stack:
+            address = f"ws://127.0.0.1:{port}/session"
+            patient = partial(connect_async, open_timeout=PATIENCE_S, ping_interval=None)
+            contexts = [patient(address) for _ in range(count)]
+            sockets = await asyncio.gather(*map(stack.enter_async_context, contexts))
+            return [json.loads(await socket.recv()) for socket in sockets]
+
+    answers = asyncio.run(rush(30))
+    assert sum("hint" in answer for answer in answers) == MAX_SESSIONS
+    assert sum("are open already" in answer.get("error", "") for answer in answers) == 26
+    wait_for(lambda: not made.sessions)
+
+
+def test_names_must_be_given_for_all_addresses(
+    shared: SharedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page elsewhere can give itself this machine's address, but not its name."""
+    for host in ("0.0.0.0", "::", ""):
+        assert main(["play", "--host", host]) == 2
+        assert "--allow-host" in capsys.readouterr().err
+    assert main(["play", "--allow-host", "*"]) == 2
+    with running(Play(shared, "0.0.0.0", allow_host=("robot.local",))) as (_, port):
+        for name, status in (("robot.local", 200), ("evil.example", 400), ("127.0.0.1", 200)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+            connection.request("GET", "/", headers={"Host": f"{name}:{port}"})
+            answer = connection.getresponse()
+            assert answer.status == status
+            if status == 200:
+                assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            connection.close()

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
-from bilinear_wm.reporting import report
+from bilinear_wm.reporting import cells, report
 from bilinear_wm.reporting.findings import gather
 from bilinear_wm.reporting.report import make_report
 from bilinear_wm.reporting.results import EpisodeResult
@@ -180,3 +180,64 @@ def test_training_seeds_are_averaged(tmp_path: Path) -> None:
     # 20 / sqrt(3) * t(0.975; 2) = 49.7
     assert row["interval"] == "30.3-100.0"
     assert "Over training seeds" in (tmp_path / "report" / "report.html").read_text()
+
+
+HOSTILE = "<script>alert(1)</script> =cmd|x $\\frac{"
+
+
+def test_names_from_files_are_only_names(tmp_path: Path) -> None:
+    for number, name in enumerate((HOSTILE, "=cmd|' /C calc'!A0")):
+        write_run(tmp_path / f"{number}.jsonl", 5, planner=name)
+    out = tmp_path / "report"
+    make_report([tmp_path], out)
+    markdown = (out / "results.md").read_text()
+    assert "<script>" not in markdown
+    assert "&lt;script&gt;" in markdown
+    assert all(line.count(" | ") == markdown.splitlines()[0].count(" | ")
+               for line in markdown.splitlines()[2:])  # fmt: skip
+    planners = [row["planner"] for row in csv.DictReader((out / "results.csv").open())]
+    assert not any(planner.startswith("=") for planner in planners)
+    assert "<script>" not in (out / "report.html").read_text()
+
+
+def test_cells() -> None:
+    assert [cells.csv(value) for value in ("-", "-1.5", "+x", "@x", 3)] == [
+        "-", "-1.5", "'+x", "'@x", 3,
+    ]  # fmt: skip
+    assert "</script>" not in cells.script({"title": "</script><script>"})
+    assert json.loads(cells.script({"title": "</script>"})) == {"title": "</script>"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"\xff\xfe", "expected a results file, found no text"),
+        ("a.jsonl", b'{"header": {"planner": "cem"}}', "line 1: task: expected str, found None"),
+        ("a.jsonl", b'{"header": 3}', "line 1: task: expected str"),
+        ("a.jsonl", b'{"header": {}', "line 1: expected JSON"),
+        ("a.jsonl", b"[" * 100_000, "line 1: expected JSON"),
+        ("metrics.jsonl", b'{"step": "one"}', "line 1: expected numbers of a step"),
+        ("metrics.jsonl", b"[1]", "line 1: expected numbers of a step"),
+        ("geometry.json", b"garbage", "expected what `bwm geometry` writes"),
+        ("geometry.json", b'{"task": "../../x"}', "expected what `bwm geometry` writes"),
+        ("geometry.json", b"\xff", "expected a geometry file, found no text"),
+    ],
+)
+def test_garbage_is_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        make_report([tmp_path], tmp_path / "report")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", "20"), ("success", 1), ("trajectory", [[1], [1, 2]]), ("jerk", [])],
+)
+def test_rows_of_other_types_are_refused(field: str, value: object, tmp_path: Path) -> None:
+    write_run(tmp_path / "a.jsonl", 5)
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    lines[3] = json.dumps(json.loads(lines[3]) | {field: value})
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=f"line 4: {field}: expected"):
+        gather([tmp_path])

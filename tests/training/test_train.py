@@ -122,6 +122,11 @@ def test_other_data_is_not_resumed_on(tworoom_file: Path, dense_file: Path, tmp_
         file["action"][0] = 0.123
     with pytest.raises(InputError, match="expected the run's data"):
         train(replace(config, data=other, resume=True), progress=False)
+    shutil.copyfile(tworoom_file, other)
+    with h5py.File(other, "a") as file:
+        file["pixels"][:] = 255 - file["pixels"][:]
+    with pytest.raises(InputError, match="expected the run's data"):
+        train(replace(config, data=other, resume=True), progress=False)
 
 
 def test_trackers_are_fed(tworoom_file: Path, tmp_path: Path) -> None:

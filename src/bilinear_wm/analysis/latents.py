@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bilinear_wm.models.base import WorldModel
 MAX_BLOCKS = 5
 CALIBRATION_BATCHES = 8
 CHUNK = 256
+FINGERPRINT_WINDOWS = 64
 
 
 def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> EpisodeDataset:
@@ -45,12 +47,19 @@ def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> Episo
 
 
 def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
-    """Enough to tell one episode file from another."""
+    """Enough to tell one episode file from another: counts, all actions, some of what is seen."""
     actions = np.nan_to_num(data.file.actions.astype(np.float64))
+    seen = hashlib.sha256()
+    for indices in _evenly(len(data), FINGERPRINT_WINDOWS, FINGERPRINT_WINDOWS):
+        observation = data.batch(indices).observation
+        for array in (*observation.pictures.values(), observation.proprioception):
+            if array is not None:
+                seen.update(np.asarray(array).tobytes())
     return {
         "episodes": data.file.num_episodes,
         "rows": int(data.file.lengths.sum()),
         "actions": f"{actions.sum():.6f} {np.square(actions).sum():.6f}",
+        "seen": seen.hexdigest(),
     }
 
 

@@ -57,8 +57,10 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.horizon < 1:
-            raise InputError(f"horizon: expected at least one block, found {self.horizon}")
+        for name in ("horizon", "max_horizon"):
+            blocks = getattr(self, name)
+            if blocks is not None and (not isinstance(blocks, int) or blocks < 1):
+                raise InputError(f"{name}: expected at least one block, found {blocks}")
         if self.longest < self.horizon:
             raise InputError(
                 f"max_horizon: expected at least {self.horizon} (the horizon), "

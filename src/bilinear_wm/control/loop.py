@@ -214,7 +214,6 @@ class Loop:
         """Planning raised; the plan at hand goes on."""
         self.failures += 1
         self.last_error = error
-        log.warning("planning failed: %s", error)
 
     # Acting.
 
@@ -282,7 +281,10 @@ def step_together(
     begun = [(body, loop, job) for body, loop in bodies if (job := loop.next_job()) is not None]
     if begun:
         for (body, loop, job), made in zip(begun, plan([job for *_, job in begun]), strict=True):
+            failed = loop.failures
             loop.deliver(job, made, delay)
+            if loop.failures != failed:
+                log.warning("planning failed: %s", loop.last_error)
             body.planned(made)
     for body, loop in bodies:
         body.act(loop.tick(now))

@@ -78,7 +78,7 @@ class RealTimeController:
         on_tick: Callable[[Tick], Any] | None = None,
         on_plan: Callable[[Delivery], Any] | None = None,
     ) -> None:
-        if not (math.isfinite(control_hz) and control_hz > 0):
+        if not (0 < control_hz < math.inf and math.isfinite(1 / control_hz)):
             raise InputError(f"control_hz: expected a number above 0, found {control_hz}")
         self.period_s = 1 / control_hz
         self._deadline_s = self.period_s if deadline_s is None else deadline_s
@@ -91,7 +91,8 @@ class RealTimeController:
         self._changed = threading.Condition()  # guards the loop
         self._act, self._on_tick, self._on_plan = act, on_tick, on_plan
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._ticking: threading.Thread | None = None
+        self._planning: threading.Thread | None = None
         self.missed = 0
         """Ticks that came more than a period late and were left out."""
         self._broken: BaseException | None = None
@@ -116,29 +117,33 @@ class RealTimeController:
 
     def start(self) -> None:
         """Begin to tick."""
-        if self._threads:
-            raise InputError("controller: expected one that is stopped, found it running")
-        # Each run has a stop of its own: a thread that an earlier one left behind stays stopped.
-        self._stop = threading.Event()
-        self._broken = None
-        self._threads = [
-            threading.Thread(target=run, args=(self._stop,), name=name, daemon=True)
-            for run, name in ((self._keep_planning, "bwm-plan"), (self._keep_ticking, "bwm-tick"))
-        ]
-        for thread in self._threads:
-            thread.start()
+        with self._changed:
+            if self._ticking is not None:
+                raise InputError("controller: expected one that is stopped, found it running")
+            # Each run has a stop of its own: what was begun under an earlier one is not delivered.
+            self._stop, self._broken = threading.Event(), None
+            self._ticking = threading.Thread(
+                target=self._keep_ticking, args=(self._stop,), name="bwm-tick", daemon=True
+            )
+            self._ticking.start()
+            if self._planning is None:  # a planner that still hangs goes on when it is back
+                self._planning = threading.Thread(
+                    target=self._keep_planning, name="bwm-plan", daemon=True
+                )
+                self._planning.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
         """End both threads; a planner that hangs is left behind. Raises what `act` raised."""
         with self._changed:
             self._stop.set()
             self._changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+            ticking, planning = self._ticking, self._planning
+        for thread in (ticking, planning):
+            if thread is not None and thread is not threading.current_thread():
                 thread.join(timeout_s)
-            if thread.is_alive() and thread.name == "bwm-plan":
-                log.warning("the planner did not end within %g s and is left behind", timeout_s)
-        self._threads = []
+        if planning is not None and planning.is_alive():
+            log.warning("the planner did not end within %g s and is left behind", timeout_s)
+        self._ticking = None
         if self._broken is not None:
             broken, self._broken = self._broken, None
             raise broken
@@ -157,7 +162,7 @@ class RealTimeController:
 
     @property
     def running(self) -> bool:
-        return any(thread.name == "bwm-tick" and thread.is_alive() for thread in self._threads)
+        return self._ticking is not None and self._ticking.is_alive()
 
     def _keep_ticking(self, stop: threading.Event) -> None:
         due = time.perf_counter()
@@ -185,28 +190,32 @@ class RealTimeController:
                 stop.set()
                 self._changed.notify_all()
 
-    def _keep_planning(self, stop: threading.Event) -> None:
+    def _keep_planning(self) -> None:
+        """One thread in all: planners are never called twice at a time."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: stop.is_set() or self.loop.ready)
+                self._changed.wait_for(lambda: self._stop.is_set() or self.loop.ready)
+                stop = self._stop
                 if stop.is_set():
+                    self._planning = None
                     return
-                job = self.loop.next_job()
+                job, failed = self.loop.next_job(), self.loop.failures
             if job is None:
                 continue
             try:
                 (made,) = self.pilot.plan([job], self._deadline_s)
                 with self._changed:
                     if stop.is_set():
-                        return  # perhaps long ago: nobody waits for this plan any more
+                        continue  # perhaps long ago: nobody waits for this plan any more
                     self.loop.deliver(job, made)
                 if self._on_plan is not None:
                     self._on_plan(made)
             except BaseException as error:  # whatever it is, the next plan may be a good one
                 with self._changed:
-                    if stop.is_set():
-                        return
-                    self.loop.fail(error)
+                    if not stop.is_set():
+                        self.loop.fail(error)
+            if self.loop.failures != failed:  # said without the lock: a log may be slow
+                log.warning("planning failed: %s", self.loop.last_error)
 
 
 def as_seen(picture: ArrayLike | Observation) -> Seen:

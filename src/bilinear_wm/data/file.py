@@ -27,6 +27,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from bilinear_wm.data import guard
 from bilinear_wm.errors import InputError
 from bilinear_wm.observation import CAMERA
 from bilinear_wm.tasks import task_class
@@ -76,19 +77,16 @@ class EpisodeFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with self.open() as file:
+        with self.open() as file, guard.damage_named(self.path):
             self.attributes = {name: file.attrs[name] for name in file.attrs}
-            self.columns = {
-                name: (item.shape, str(item.dtype))
-                for name, item in file.items()
-                if isinstance(item, h5py.Dataset)
-            }
+            self.columns = guard.columns(self.path, file)
             self._check_version()
             self.lengths, self.offsets = self._read_index(file)
-            self.frame_stride = int(self.attributes.get("frame_stride", 1))
+            self.frame_stride = self._whole_number("frame_stride", 1)
             self.image_size = self.check_camera(CAMERA)
             self.actions = self._read_actions(file)
             self.states = self._read_states(file)
+            guard.check_task(self.path, self.task, self.states, self.actions)
         frames = num_frames(self.lengths, self.frame_stride)
         own = np.concatenate([[0], np.cumsum(frames)[:-1]])
         self.frame_offsets = self.offsets if self.frame_stride == 1 else own
@@ -111,16 +109,13 @@ class EpisodeFile:
 
     def open(self) -> h5py.File:
         """Open for reading."""
-        if not self.path.exists():
-            raise InputError(f"{self.path}: no such file; `bwm collect` makes one")
-        if self.path.is_dir():
-            raise InputError(f"{self.path}: expected an HDF5 file, found a folder")
+        guard.check_plain(self.path)
         try:
             return h5py.File(self.path, "r")
         except OSError as error:
             raise InputError(
                 f"{self.path}: expected an HDF5 file, found something unreadable "
-                f"({_one_line(error)}); it may be truncated or of another format: "
+                f"({guard.one_line(error)}); it may be truncated or of another format: "
                 "collect or download it again"
             ) from error
 
@@ -178,8 +173,11 @@ class EpisodeFile:
             f"{self.path}: {what}: expected {expected}, found {found}" + (f"; {fix}" if fix else "")
         )
 
+    def _whole_number(self, name: str, default: int) -> int:
+        return guard.whole_number(self.path, self.attributes, name, default)
+
     def _check_version(self) -> None:
-        version = int(self.attributes.get("format_version", FORMAT_VERSION))
+        version = self._whole_number("format_version", FORMAT_VERSION)
         if version > FORMAT_VERSION:
             raise self._fail(
                 "format_version", f"at most {FORMAT_VERSION}", str(version), "update the package"
@@ -197,13 +195,15 @@ class EpisodeFile:
         return shape
 
     def _read(self, file: h5py.File, name: str, rows: slice = slice(None)) -> NDArray[Any]:
+        if rows == slice(None):
+            guard.check_memory(self.path, name, *self.columns[name])
         try:
             values: NDArray[Any] = file[name][rows]
-        except OSError as error:
+        except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
             raise self._fail(
                 f"column {name!r}",
                 "readable data",
-                _one_line(error),
+                guard.one_line(error),
                 "the file is damaged, or its compression needs `pip install hdf5plugin`",
             ) from error
         return values
@@ -229,7 +229,7 @@ class EpisodeFile:
             )
         rows = self._shape("action")[0]
         ends = offsets + lengths
-        outside = np.flatnonzero((offsets < 0) | (ends > rows))
+        outside = np.flatnonzero((offsets < 0) | (lengths > rows) | (offsets > rows - lengths))
         if len(outside):
             episode = outside[0]
             raise self._fail(
@@ -268,7 +268,7 @@ class EpisodeFile:
                 "the columns are ragged",
             )
         first = self.columns[CAMERA][0][1]
-        recorded = int(self.attributes.get("image_size", first))
+        recorded = self._whole_number("image_size", first)
         if recorded != shape[1]:
             raise self._fail(column, f"{recorded} px (image_size)", f"{shape[1]} px")
         return shape[1]
@@ -311,7 +311,3 @@ class EpisodeFile:
                     "NaN or infinity",
                     "remove the episode",
                 )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

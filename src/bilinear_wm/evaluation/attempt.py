@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from bilinear_wm.control.loop import Action, Delivery, Tick, step_together
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal
+from bilinear_wm.models.checkpoint import weights_hash
 from bilinear_wm.observation import ObservationSpec, Seen
 from bilinear_wm.reporting.results import (
     EpisodeResult,
@@ -225,14 +227,21 @@ def record(
     return rows
 
 
+@contextlib.contextmanager
 def open_results(
     out: Path | None, header: dict[str, Any], pilot: Pilot | None, resume: bool
-) -> ResultFile | None:
-    """The file that results go to, if they go to one."""
+) -> Iterator[ResultFile | None]:
+    """The file that results go to, if they go to one; nobody else writes to it meanwhile."""
     if out is None:
-        return None
-    kind = {} if pilot is None else {"model": pilot.model.kind}
-    return ResultFile(out, header | kind | machine_facts(), resume)
+        yield None
+        return
+    model: dict[str, Any] = {}
+    if pilot is not None:
+        model = {"model": pilot.model.kind}
+        if header.get("checkpoint"):  # another model may come to lie under the same path
+            model["weights"] = weights_hash(Path(header["checkpoint"]))
+    with ResultFile.opened(out, header | model | machine_facts(), resume) as file:
+        yield file
 
 
 def time_plans(attempts: Iterable[Attempt], pilot: Pilot, config: LoopConfig) -> list[Delivery]:

@@ -160,7 +160,6 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     """Run an evaluation; finished episodes are in `config.out` whatever happens."""
     camera, pilot = _prepare(config)
     tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
-    file = open_results(config.out, config.header(), pilot, config.resume)
 
     def attempts(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         if pilot is None:
@@ -168,7 +167,8 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
         return _planned(config, camera, some, pilot)
 
     label = f"evaluate {config.task}"
-    rows = record(attempts, tasks, label, file, config.trajectories, progress)
+    with open_results(config.out, config.header(), pilot, config.resume) as file:
+        rows = record(attempts, tasks, label, file, config.trajectories, progress)
     floors: dict[str, Rate | None] = {"random": None, "none": None}
     made: list[Delivery] = []
     if pilot is not None:

@@ -105,7 +105,6 @@ def run_live(config: RealtimeConfig, progress: bool = True) -> Live:
     pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
     env = make_task(config.task, image_size=8)
     tasks, _ = countable_tasks(config, env)
-    file = open_results(config.out, config.header() | {"live": True}, pilot, config.resume)
     robots: list[_Robot] = []
 
     def attempts(some: Sequence[StartGoal]) -> Iterator[Attempt]:
@@ -114,12 +113,14 @@ def run_live(config: RealtimeConfig, progress: bool = True) -> Live:
             robots[-1].run()
             yield robots[-1].attempt
 
-    try:
-        rows = record(attempts, tasks, f"live {config.task}", file, progress=progress)
-    finally:
-        sitting = _sitting(robots)
-        if file is not None and robots:
-            file.note("sittings", sitting)
+    header = config.header() | {"live": True}
+    with open_results(config.out, header, pilot, config.resume) as file:
+        try:
+            rows = record(attempts, tasks, f"live {config.task}", file, progress=progress)
+        finally:
+            sitting = _sitting(robots)
+            if file is not None and robots:
+                file.note("sittings", sitting)
     return Live(rate([row.success for row in rows]), episodes=len(rows), **sitting)
 
 

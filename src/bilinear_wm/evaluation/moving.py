@@ -204,7 +204,6 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         made = time_plans(begun, pilot, config.loop)
         latencies = [1e3 * (each.encode_seconds + each.plan_seconds) for each in made]
     delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
-    file = open_results(config.out, config.header() | {"live": False}, pilot, config.resume)
 
     def floor(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         attempts = (begin(config, task, env, camera) for task in some)
@@ -217,7 +216,9 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         groups = side_by_side(some, envs, lambda task, env: begin(config, task, env, camera, pilot))
         return run(groups, pilot, config.loop, delay)
 
-    rows = record(attempts, tasks, f"realtime {config.task}", file, progress=progress)
+    header = config.header() | {"live": False}
+    with open_results(config.out, header, pilot, config.resume) as file:
+        rows = record(attempts, tasks, f"realtime {config.task}", file, progress=progress)
     return Realtime(
         success=rate([row.success for row in rows]),
         floor_random=rate([attempt.solved for attempt in floor(tasks)]),

@@ -55,7 +55,7 @@ def write_manifest(folder: Path, names: tuple[str, ...]) -> None:
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and weights of a checkpoint folder, once they are known to be sound."""
-    manifest = _read_json(folder / MANIFEST)
+    manifest = read_json(folder / MANIFEST)
     version = manifest.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise InputError(
@@ -72,7 +72,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise InputError(f"{folder / MANIFEST}: expected entries for {WEIGHTS} and {CONFIG}; {FIX}")
     for name, facts in files.items():
         _check_file(folder, name, facts)
-    return _read_json(folder / CONFIG), read_tensors(folder / WEIGHTS)
+    return read_json(folder / CONFIG), read_tensors(folder / WEIGHTS)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -88,7 +88,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def weights_hash(folder: Path) -> str:
     """What tells the weights of a checkpoint from others."""
-    return _sha256(resolve(folder) / WEIGHTS)
+    path = resolve(folder) / WEIGHTS
+    if not path.is_file():
+        raise InputError(f"{path}: expected a checkpoint folder, found no such file")
+    return _sha256(path)
 
 
 def check_names(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
@@ -108,6 +111,10 @@ def check_names(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str
                 f"{folder / WEIGHTS}: {name}: expected {tensor.dtype} {tuple(tensor.shape)}, "
                 f"found {found[name].dtype} {tuple(found[name].shape)}"
             )
+        if not torch.isfinite(found[name]).all():
+            raise InputError(
+                f"{folder / WEIGHTS}: {name}: expected finite numbers, found NaN or infinity; {FIX}"
+            )
 
 
 def wrong_kind(folder: Path, expected: str, found: str) -> InputError:
@@ -121,8 +128,8 @@ def resolve(folder: Path) -> Path:
         raise InputError(f"{folder}: expected a checkpoint folder, found none")
     pointer = folder / LATEST
     if pointer.exists():
-        name = pointer.read_text().strip()
-        if Path(name).name != name:
+        name = disk.read_text(pointer, "the name of a checkpoint").strip()
+        if Path(name).name != name or name in ("", ".", ".."):
             raise InputError(f"{pointer}: expected the name of a folder beside it, found {name!r}")
         return folder / name
     return folder
@@ -174,12 +181,13 @@ def _check_file(folder: Path, name: str, facts: Any) -> None:
         raise InputError(f"{path}: expected the sha256 in {MANIFEST}, found another; {FIX}")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint folder."""
     try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path}: expected a checkpoint folder, found no such file") from None
-    except (ValueError, OSError) as error:
+        values = json.loads(disk.read_text(path, "a checkpoint folder"))
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: expected JSON, found {_one_line(error)}; {FIX}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}; {FIX}")

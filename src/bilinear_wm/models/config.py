@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self
 
 from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.observation import CAMERA, ObservationSpec
-from bilinear_wm.options import from_json
+from bilinear_wm.options import check_types, from_json
 from bilinear_wm.registry import ENCODERS
 
 Size = Literal["compact", "paper"]
@@ -32,6 +33,9 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
          "observed", "observed_every", "drawing_focus"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
+LARGEST = {"depth": 256, "image_size": 4096, "observed": 1024}
+LARGEST_SIZE = 2**16
+"""Of every other whole number: a file may ask for what no machine can make."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        self._check_ranges()
         ENCODERS.check(self.encoder, "encoder")
         self._check_observation()
         for name in ("drawing_weight", "shift_weight"):
@@ -105,6 +110,18 @@ class ModelConfig:
                 "action_mean, action_std: expected equally many numbers and positive stds, "
                 f"found {self.action_mean}, {self.action_std}"
             )
+
+    def _check_ranges(self) -> None:
+        for name, value in vars(self).items():
+            largest = LARGEST.get(name, LARGEST_SIZE)
+            if type(value) is int and not 0 <= value <= largest:
+                raise InputError(f"{name}: expected 0 to {largest}, found {value}")
+            numbers = value if isinstance(value, tuple) else (value,)
+            if not all(math.isfinite(x) for x in numbers if isinstance(x, float)):
+                raise InputError(f"{name}: expected finite numbers, found {value}")
+        for name in ("image_size", "frame_skip", "observed"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}: expected at least 1, found {getattr(self, name)}")
 
     def _check_observation(self) -> None:
         spec, mean, std = self.observes, self.proprioception_mean, self.proprioception_std
@@ -158,4 +175,9 @@ class ModelConfig:
                     f"{where}: {what} {', '.join(sorted(keys))}; expected the keys of "
                     f"{cls.__name__}: the file is damaged or was written by another version"
                 )
-        return cls(**from_json(cls, values))
+        restored = from_json(cls, values)
+        check_types(cls, restored, where)
+        try:
+            return cls(**restored)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error

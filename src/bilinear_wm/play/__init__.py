@@ -24,6 +24,8 @@ class PlayConfig:
         task: tworoom, pusht or reacher.
         checkpoint: A trained model; pretrained/TASK by default.
         host: The address to listen on; anybody who reaches it can play.
+        allow_host: Further names by which browsers may ask for the page. Needed where `host` stands
+            for all addresses: a page elsewhere could otherwise give itself this machine's.
         port: The port.
         control_hz: Actions a second.
         horizon: Blocks a plan looks ahead; the task's recipe by default.
@@ -32,6 +34,7 @@ class PlayConfig:
     task: str = "tworoom"
     checkpoint: Path | None = None
     host: str = "127.0.0.1"
+    allow_host: tuple[str, ...] = ()
     port: int = 8765
     control_hz: float = 20.0
     horizon: int | None = None
@@ -42,14 +45,21 @@ class PlayConfig:
                 "port, control_hz: expected 1 to 65535 and a number above 0, found "
                 f"{self.port}, {self.control_hz}"
             )
+        if any("*" in name for name in self.allow_host):
+            raise InputError(f"allow_host: expected names, found {', '.join(self.allow_host)}")
         if self.horizon is not None:
             at_least(self, 1, "horizon")
 
     def run(self) -> Outcome:
         """Serve until Ctrl-C."""
-        from bilinear_wm.play.server import serve
+        from bilinear_wm.play.server import is_everywhere, serve
         from bilinear_wm.play.session import SharedModel
 
+        if is_everywhere(self.host) and not self.allow_host:
+            raise InputError(
+                f"host: {self.host or 'all addresses'}: expected the names by which browsers will "
+                "ask for the page (`allow_host`), found none"
+            )
         options, recommended = recipes.playing(self.task)
         shared = SharedModel(
             self.task,
@@ -58,5 +68,5 @@ class PlayConfig:
             recommended if self.horizon is None else (self.horizon, self.horizon),
         )
         print(f"open http://{self.host}:{self.port} in a browser; Ctrl-C ends it", flush=True)
-        serve(shared, self.host, self.port, self.control_hz)
+        serve(shared, self.host, self.port, self.control_hz, self.allow_host)
         return Outcome("stopped")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +23,57 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bilinear_wm.errors import InputError
+from bilinear_wm.play.outbox import Outbox
 from bilinear_wm.play.session import Session, SharedModel
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "localhost")
 MAX_SESSIONS = 4
-FRAMES_WAITING = 2
+CONNECTIONS = 64
+"""Of browsers and of whoever else, at one time."""
+LONGEST_MESSAGE, LONGEST_COMPLAINT = 2**16, 300
 REFUSED, BUSY = 1008, 1013  # WebSocket close codes
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data:; connect-src 'self'",
+    "style-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-SERVER: dict[str, Any] = {"log_level": "warning", "ws_per_message_deflate": False}
-"""Frames go as they are: compressing them would take longer than copying them."""
-Waiting = asyncio.Queue[tuple[dict[str, Any], bytes | None]]
+SERVER: dict[str, Any] = {
+    "log_level": "warning",
+    "ws_per_message_deflate": False,  # compressing frames would take longer than copying them
+    "ws_max_size": LONGEST_MESSAGE,
+    "limit_concurrency": CONNECTIONS,
+    "timeout_graceful_shutdown": 1,  # pages do not hold up Ctrl-C
+}
 
 
 class Play:
-    """The application and its running sessions."""
+    """The application and its running sessions.
+
+    Args:
+        shared: What all sessions share.
+        host: The address that is listened on.
+        control_hz: Actions a second.
+        allow_host: Further names by which browsers may ask for the page.
+    """
 
     def __init__(
-        self, shared: SharedModel, host: str = "127.0.0.1", control_hz: float = 20.0
+        self,
+        shared: SharedModel,
+        host: str = "127.0.0.1",
+        control_hz: float = 20.0,
+        allow_host: Sequence[str] = (),
     ) -> None:
         self._shared, self._control_hz = shared, control_hz
         self.sessions: set[Session] = set()
-        self._begun = 0
+        self._begun = self._places = 0
         page = (Path(__file__).parent / "page.html").read_text()
         self._page = page.replace("{{task}}", shared.task)
-        hosts = [*LOOPBACK, host] if host not in ("0.0.0.0", "::") else ["*"]
+        hosts = [*LOOPBACK, *allow_host, *(() if is_everywhere(host) else (host,))]
         self.app = Starlette(
             routes=[Route("/", self._serve_page), WebSocketRoute("/session", self._serve_session)],
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
@@ -63,18 +87,26 @@ class Play:
             log.warning("refused a page of %s", socket.headers.get("origin"))
             await socket.close(REFUSED)
             return
-        await socket.accept()
-        if len(self.sessions) >= MAX_SESSIONS:
-            await socket.send_json({"error": f"{MAX_SESSIONS} pages are open already"})
-            await socket.close(BUSY)
+        # A place is taken before anything is awaited, or many at once would all find one free.
+        if self._places >= MAX_SESSIONS:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await socket.accept()
+                await socket.send_json({"error": f"{MAX_SESSIONS} pages are open already"})
+                await socket.close(BUSY)
             return
-        loop = asyncio.get_running_loop()
-        waiting: Waiting = asyncio.Queue()
+        self._places += 1
+        try:
+            await self._run_session(socket)
+        finally:
+            self._places -= 1
+
+    async def _run_session(self, socket: WebSocket) -> None:
+        outbox = Outbox()
 
         def send(message: dict[str, Any], picture: NDArray[np.uint8] | None) -> None:
-            data = None if picture is None else picture.tobytes()
-            loop.call_soon_threadsafe(enqueue, waiting, message, data)
+            outbox.put(message, None if picture is None else picture.tobytes())
 
+        await socket.accept()
         self._begun += 1
         session = await asyncio.to_thread(
             Session, self._shared, send, self._control_hz, self._begun
@@ -83,8 +115,8 @@ class Play:
         try:
             await asyncio.to_thread(session.start)
             async with asyncio.TaskGroup() as group:
-                group.create_task(_push_frames(socket, waiting))
-                group.create_task(_take_wishes(socket, session))
+                group.create_task(_push_frames(socket, outbox))
+                group.create_task(_take_wishes(socket, session, outbox))
         except* (WebSocketDisconnect, RuntimeError) as ended:
             log.info("session ended: %s", ended.exceptions[0])
         finally:
@@ -92,27 +124,40 @@ class Play:
             self.sessions.discard(session)
 
 
-def enqueue(waiting: Waiting, message: dict[str, Any], picture: bytes | None) -> None:
-    """A page that does not keep up misses frames, and nothing else."""
-    if not {"tick", "imagined"} & set(message) or waiting.qsize() < FRAMES_WAITING:
-        waiting.put_nowait((message, picture))
-
-
-async def _push_frames(socket: WebSocket, waiting: Waiting) -> None:
+async def _push_frames(socket: WebSocket, outbox: Outbox) -> None:
     while True:
-        message, picture = await waiting.get()
+        message, picture = await outbox.get()
         await socket.send_json(message | {"picture": picture is not None})
         if picture is not None:
             await socket.send_bytes(picture)
 
 
-async def _take_wishes(socket: WebSocket, session: Session) -> None:
+async def _take_wishes(socket: WebSocket, session: Session, outbox: Outbox) -> None:
     while True:
-        text = await socket.receive_text()
+        received = await socket.receive()
+        if received["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(received.get("code", 1000))
         try:
-            session.wish(json.loads(text))
-        except (InputError, ValueError) as error:
-            await socket.send_json({"error": str(error), "picture": False})
+            session.wish(_read(received.get("text")))
+        except InputError as error:
+            outbox.put({"error": str(error)[:LONGEST_COMPLAINT]})
+        await asyncio.sleep(0)  # a page that floods does not keep the others waiting
+
+
+def _read(text: str | None) -> Any:
+    if text is None:
+        raise InputError("message: expected text, found bytes")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"message: expected JSON, found {error}") from error
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether an address stands for all addresses of this machine, and so is no name of it."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return host == ""
 
 
 def _same_origin(socket: WebSocket) -> bool:
@@ -126,7 +171,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8765,
     control_hz: float = 20.0,
+    allow_host: Sequence[str] = (),
 ) -> None:
     """Serve until interrupted."""
-    play = Play(shared, host, control_hz)
+    play = Play(shared, host, control_hz, allow_host)
     uvicorn.run(play.app, host=host, port=port, **SERVER)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,7 +121,7 @@ class Session:
         self._env = make_task(shared.task, VIEW, "fast")
         self._camera = shared.make_camera()
         self._env.begin(seed=seed)
-        self._wishes: deque[dict[str, Any]] = deque()
+        self._wishes: dict[str, Any] = {}
         self._planner = PLANNERS_SHOWN[0]
         self._light_until = -math.inf
         self._imagined: Delivery | None = None
@@ -156,39 +155,41 @@ class Session:
         self._camera.close()
 
     def wish(self, message: Any) -> None:
-        """Something from the page: a goal, a planner, a push. Carried out at the next tick."""
+        """Something from the page: a goal, a planner, a push.
+
+        The newest of each is carried out at the next tick.
+        """
         if not isinstance(message, dict):
             raise InputError(f"message: expected an object, found {type(message).__name__}")
+        wish: dict[str, Any]
         if "goal" in message:
-            goal = message["goal"]
-            numbers = isinstance(goal, list) and all(isinstance(x, int | float) for x in goal)
-            if not numbers or len(goal) != 3 or not np.isfinite(goal).all():
-                raise InputError(f"goal: expected three numbers x, y, angle, found {goal!r}")
+            wish = {"goal": _goal(message["goal"])}
         elif "planner" in message:
+            wish = {"planner": message["planner"]}
             if message["planner"] not in PLANNERS_SHOWN:
                 raise InputError(
                     f"planner: expected one of {', '.join(PLANNERS_SHOWN)}, "
                     f"found {message['planner']!r}"
                 )
-        elif "push" not in message:
+        elif "push" in message:
+            wish = {"push": True}
+        else:
             raise InputError(f"message: expected goal, planner or push, found {sorted(message)}")
         with self._lock:
-            self._wishes.append(message)
+            self._wishes |= wish
 
     def _act(self, action: Action) -> None:
         """One step of the world, in the ticking thread."""
         with self._lock:
-            wishes = list(self._wishes)
-            self._wishes.clear()
-        for message in wishes:
-            if "goal" in message:
-                x, y, angle = message["goal"]
-                self._set_goal(self._shared.canvas.goal(x, y, angle, self._env.state))
-            elif "planner" in message:
-                self._planner = message["planner"]
-                self.controller.pilot.planner = self._shared.planners[self._planner]
-            else:
-                self._shared.canvas.push(self._env, self._rng)
+            wishes, self._wishes = self._wishes, {}
+        if "goal" in wishes:
+            x, y, angle = wishes["goal"]
+            self._set_goal(self._shared.canvas.goal(x, y, angle, self._env.state))
+        if "planner" in wishes:
+            self._planner = wishes["planner"]
+            self.controller.pilot.planner = self._shared.planners[self._planner]
+        if "push" in wishes:
+            self._shared.canvas.push(self._env, self._rng)
         self._env.advance(action)
         self.controller.observe(self._camera.picture(self._env.state))
 
@@ -228,3 +229,17 @@ class Session:
             pictures = self._shared.model.draw(made.plan.latents[1:]).cpu().numpy()
             count, size = pictures.shape[:2]
             self._send({"imagined": count, "size": size}, np.concatenate(list(pictures), axis=1))
+
+
+def _goal(given: Any) -> tuple[float, float, float]:
+    """A place, not far outside the picture, and an angle."""
+    try:
+        x, y, angle = (float(number) for number in given if type(number) in (int, float))
+        finite = len(given) == 3 and all(map(math.isfinite, (x, y, angle)))
+    except (TypeError, ValueError, OverflowError):
+        finite = False
+    if not finite:
+        found = repr(given)
+        found = found if len(found) < 100 else f"{found[:100]}..."
+        raise InputError(f"goal: expected three numbers x, y, angle, found {found}")
+    return min(max(x, -1.0), 2.0), min(max(y, -1.0), 2.0), math.remainder(angle, 2 * math.pi)

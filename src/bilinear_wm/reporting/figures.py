@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from bilinear_wm.reporting import cells
 from bilinear_wm.tasks import tworoom
+
+mpl.rcParams["text.parse_math"] = False  # names come from files, and are no formulas
 
 BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, GREY = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F",
@@ -63,7 +65,7 @@ def draw_geometry(found: dict[str, Any], folder: Path) -> list[Path]:
     ]
     page = folder / "projection.html"
     data = {"points": found["points"], "variables": found["variables"], "title": title(found)}
-    page.write_text(PAGE.read_text().replace("{{data}}", json.dumps(data)))
+    page.write_text(PAGE.read_text().replace("{{data}}", cells.script(data)))
     return [*made, page]
 
 
@@ -150,7 +152,9 @@ def draw_controllable(several: Sequence[dict[str, Any]]) -> Figure:
     for found, colour in zip(several, colours(), strict=False):
         values = np.array(found["controllable"]["singular_values"])
         label = f"{title(found)}: {found['controllable']['rank']}"
-        axis.semilogy(range(1, len(values) + 1), values / values[0], color=colour, label=label)
+        axis.plot(range(1, len(values) + 1), values / values[0], color=colour, label=label)
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.axhline(several[0]["controllable"]["threshold"], color=GREY, ls="--", lw=1)
     axis.set(xlabel="direction", ylabel="singular value (of the largest)",
              title="directions that a plan controls")  # fmt: skip

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from bilinear_wm import disk
 from bilinear_wm.errors import InputError
-from bilinear_wm.registry import PLANNERS
+from bilinear_wm.registry import NAME, PLANNERS
 from bilinear_wm.reporting import published
-from bilinear_wm.reporting.results import EpisodeResult, Rate, rate, read_results
+from bilinear_wm.reporting.results import UNCOMPARED, EpisodeResult, Rate, rate, read_results
 
 METRICS, GEOMETRY = "metrics.jsonl", "geometry.json"
 
@@ -132,7 +133,7 @@ def over_seeds(runs: Sequence[Run]) -> list[SeedSummary]:
     for run in runs:
         stem, mark, seed = str(run.header.get("checkpoint")).rpartition("-s")
         if mark and seed.isdigit():
-            facts = {k: v for k, v in run.header.items() if k not in ("versions", "machine")}
+            facts = {k: v for k, v in run.header.items() if k not in (*UNCOMPARED, "weights")}
             key = json.dumps(facts | {"checkpoint": stem}, sort_keys=True)
             groups.setdefault(key, []).append(run)
     return [SeedSummary(tuple(group)) for group in groups.values() if len(group) > 1]
@@ -155,14 +156,14 @@ def gather(folders: Sequence[Path]) -> Findings:
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: expected a folder with results, found none")
-        for path in sorted(folder.rglob("*.jsonl")):
+        for path in sorted(p for p in folder.rglob("*.jsonl") if p.is_file()):
             if path.name == METRICS:
                 trainings[path.parent.name] = _read_lines(path)
             else:
                 header, rows = read_results(path)
                 if rows:
                     runs.append(Run(path, header, rows))
-        geometries += [json.loads(p.read_text()) for p in sorted(folder.rglob(GEOMETRY))]
+        geometries += [read_geometry(p) for p in sorted(folder.rglob(GEOMETRY)) if p.is_file()]
     if not (runs or trainings or geometries):
         raise InputError(
             f"{', '.join(map(str, folders))}: expected results (*.jsonl), {METRICS} or {GEOMETRY}, "
@@ -189,11 +190,46 @@ def in_order(names: Iterable[str], known: Sequence[str]) -> list[str]:
     return sorted(set(names), key=lambda name: place(name, known))
 
 
+def read_geometry(path: Path) -> dict[str, Any]:
+    """What `bwm geometry` wrote; refuses what cannot be drawn."""
+    try:
+        found: dict[str, Any] = json.loads(disk.read_text(path, "a geometry file"))
+        control = found["controllable"]
+        names = [found["task"], found["model"], *found["variables"]]
+        points = np.array(found["points"], np.float64)
+        variables = np.array(list(found["variables"].values()), np.float64)
+        singular = np.array(control["singular_values"], np.float64)
+        sound = (
+            all(isinstance(name, str) and NAME.fullmatch(name) for name in names)
+            and all(isinstance(x, int) for x in (found["action_size"], control["rank"]))
+            and isinstance(control["threshold"], float)
+            and np.array(found["variance"], np.float64).ndim == singular.ndim == 1
+            and singular[0] > 0
+            and points.shape[1] >= 2
+            and variables.shape[1] == len(points)
+        )
+    except (LookupError, TypeError, AttributeError, RecursionError):
+        sound = False
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        sound = False
+    if not sound:
+        raise InputError(f"{path}: expected what `bwm geometry` writes, found something else")
+    return found
+
+
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    lines = []
-    for line in path.read_text().splitlines():
+    """Rows of metrics, up to one that an interruption cut off."""
+    lines: list[dict[str, Any]] = []
+    texts = disk.read_text(path, "a file of metrics").splitlines()
+    for number, line in enumerate(texts, start=1):
         try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break  # cut off by an interruption
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        numbers = isinstance(row, dict) and all(isinstance(v, int | float) for v in row.values())
+        if not numbers or "step" not in row:
+            raise InputError(f"{path}: line {number}: expected numbers of a step")
+        lines.append(row)
     return lines

@@ -22,7 +22,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from bilinear_wm.registry import PLANNERS
-from bilinear_wm.reporting import figures, published
+from bilinear_wm.reporting import cells, figures, published
 from bilinear_wm.reporting.findings import (
     Findings,
     Run,
@@ -84,9 +84,9 @@ def _tables(rows: Sequence[dict[str, Any]], stem: Path) -> list[Path]:
     with made[0].open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({k: cells.csv(v) for k, v in row.items()} for row in rows)
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + " --- |" * len(rows[0])]
-    lines += ["| " + " | ".join(map(str, row.values())) + " |" for row in rows]
+    lines += ["| " + " | ".join(map(cells.markdown, row.values())) + " |" for row in rows]
     made[1].write_text("\n".join(lines) + "\n")
     return made
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import tyro
@@ -18,8 +19,15 @@ from scipy.stats import binomtest
 
 from bilinear_wm import disk
 from bilinear_wm.errors import InputError
+from bilinear_wm.options import check_types, from_json
 from bilinear_wm.stage import Outcome
 
+UNCOMPARED = ("versions", "machine")
+"""What a file may be completed without."""
+HEADER: dict[str, type] = {
+    "task": str, "planner": str, "offset": int, "horizon": int, "seed": int,
+}  # fmt: skip
+"""What every header has."""
 PACKAGES = ("bilinear-world-models", "torch", "numpy", "mujoco", "pymunk", "numba")
 
 
@@ -74,7 +82,20 @@ def rate(outcomes: Sequence[bool]) -> Rate:
 
 
 class ResultFile:
-    """Rows are appended as episodes end, so that an interruption loses none."""
+    """Rows are appended as episodes end, so that an interruption loses none.
+
+    `opened` makes one that no other process writes to.
+    """
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path, header: dict[str, Any], resume: bool) -> Iterator[Self]:
+        """A file to write to, held for this process alone."""
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            raise InputError(f"out {path}: expected an existing folder, found no {folder}")
+        with disk.owned(path, f"out {path}: another process is writing this file"):
+            yield cls(path, header, resume)
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
         self.path = path
@@ -87,7 +108,9 @@ class ResultFile:
                 )
             found, self.rows = read_results(path)
             for name in header:
-                if name not in ("versions", "machine") and found.get(name) != header[name]:
+                # A file from before this was noted has no `weights`.
+                known = name in found or name != "weights"
+                if name not in UNCOMPARED and known and found.get(name) != header[name]:
                     raise InputError(
                         f"resume {path}: expected {name} {header[name]}, found "
                         f"{found.get(name)}; give the options of the first run"
@@ -95,10 +118,6 @@ class ResultFile:
             self._header = found
             self._rewrite()  # a last line that an interruption cut is dropped
         else:
-            if not path.resolve().parent.is_dir():
-                raise InputError(
-                    f"out {path}: expected an existing folder, found no {path.resolve().parent}"
-                )
             self._header = header
             self._rewrite()
 
@@ -119,10 +138,7 @@ class ResultFile:
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[EpisodeResult]]:
     """The header and the rows of a results file."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise InputError(f"{path}: expected a results file; {error}") from error
+    lines = disk.read_text(path, "a results file").splitlines()
     names = {f.name for f in fields(EpisodeResult)}
     required = {
         f.name
@@ -133,7 +149,7 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[EpisodeResult]]:
     for number, line in enumerate(lines, start=1):
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines) and number > 1:
                 break  # cut off by an interruption
             raise InputError(f"{path}: line {number}: expected JSON ({error})") from error
@@ -141,16 +157,43 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[EpisodeResult]]:
             if not isinstance(values, dict) or "header" not in values:
                 raise InputError(f"{path}: line 1: expected the header of a results file")
             header = values["header"]
+            _check_header(path, header)
             continue
-        if not required <= set(values) <= names:
+        if not isinstance(values, dict) or not required <= set(values) <= names:
             raise InputError(
-                f"{path}: line {number}: expected the fields of an episode, "
-                f"found {', '.join(sorted(values))}"
+                f"{path}: line {number}: expected the fields of an episode, found {line[:80]}"
             )
-        rows.append(EpisodeResult(**(values | {"statuses": tuple(values.get("statuses", ()))})))
+        rows.append(_row(values, f"{path}: line {number}"))
     if not lines:
         raise InputError(f"{path}: expected a results file, found an empty one")
     return header, rows
+
+
+def _check_header(path: Path, header: Any) -> None:
+    """Refuse a header without what tells runs apart."""
+    for name, kind in HEADER.items():
+        found = header.get(name) if isinstance(header, dict) else None
+        if not isinstance(found, kind) or isinstance(found, bool):
+            raise InputError(
+                f"{path}: line 1: {name}: expected {kind.__name__}, found {found!r}"[:300]
+            )
+
+
+def _row(values: dict[str, Any], where: str) -> EpisodeResult:
+    """An episode's line; refuses other types than the fields have."""
+    plain = {name: value for name, value in values.items() if name != "trajectory"}
+    plain = from_json(EpisodeResult, plain)
+    check_types(EpisodeResult, plain, where)
+    states = values.get("trajectory", [])
+    try:
+        sound = isinstance(states, list) and (
+            not states or np.asarray(states, np.float64).ndim == 2
+        )
+    except (ValueError, TypeError):
+        sound = False
+    if not sound:
+        raise InputError(f"{where}: trajectory: expected a list of equally long lists of numbers")
+    return EpisodeResult(**plain, trajectory=states)
 
 
 def machine_facts() -> dict[str, Any]:

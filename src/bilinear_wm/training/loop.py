@@ -147,9 +147,14 @@ class TrainingLoop(abc.ABC):
         out = self._loop.out
         folder = checkpoint.resolve(out)
         checkpoint.read_folder(folder)  # verifies every file, the training state included
-        facts = json.loads((folder / PROGRESS).read_text())
-        expected = {"config": self._loop.identity(), "data": self.data_facts()}
-        for name, value in expected.items():
+        facts = checkpoint.read_json(folder / PROGRESS)
+        missing = {"step", "seconds", "data", "config"} - set(facts)
+        if missing:
+            raise InputError(f"{folder / PROGRESS}: missing {', '.join(sorted(missing))}")
+        data = self.data_facts()
+        # Runs from before something was noted lack it.
+        data = {name: value for name, value in data.items() if name in facts["data"]}
+        for name, value in {"config": self._loop.identity(), "data": data}.items():
             if facts[name] != json.loads(json.dumps(value)):
                 raise InputError(
                     f"resume {out}: expected the run's {name}, {facts[name]}, "

@@ -22,6 +22,7 @@ from accelerate import Accelerator
 
 from bilinear_wm.analysis.diagnose import describe, diagnose
 from bilinear_wm.analysis.latents import calibrate, fingerprint
+from bilinear_wm.data.guard import check_task
 from bilinear_wm.data.windows import FRAME_SKIP, Batch, EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
@@ -154,6 +155,7 @@ class _Run(TrainingLoop):
                 f"batch_size: expected a multiple of {accelerator.num_processes} processes, "
                 f"found {config.batch_size}"
             )
+        self._facts = fingerprint(self.train_data)
         torch.manual_seed(config.seed)
         self.model = make_model(config, self.train_data)
         self.optimizer: Any = torch.optim.AdamW(
@@ -258,7 +260,7 @@ class _Run(TrainingLoop):
         checkpoint.restore_optimizer(self.optimizer, tensors)
 
     def data_facts(self) -> dict[str, Any]:
-        return fingerprint(self.train_data)
+        return self._facts
 
     def stop_requested(self) -> bool:
         if self.accelerator.num_processes == 1:
@@ -289,6 +291,7 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     told = data.file.task
     if config.task is not None and told not in (None, config.task):
         raise InputError(f"task: expected {told}, as {config.data} says, found {config.task}")
+    check_task(config.data, config.task, data.file.states, data.file.actions)
     facts: dict[str, Any] = {
         "task": told or config.task or "unknown",
         "image_size": data.image_size,
