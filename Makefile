@@ -4,16 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast check docs kernel format bench clean
+.PHONY: help setup demo test test-fast test-interop check docs kernel format bench attack clean
 
 help:
 	@echo "make demo       set up $(VENV), then run the main job (writes demo/)"
 	@echo "make test       set up $(VENV), then run every check"
 	@echo "make test-fast  the tests that take no time, for a developer at work"
+	@echo "make test-interop  try files and planners in stable-worldmodel and LeRobot"
 	@echo "make check      layout, lint, types and import contracts"
 	@echo "make docs       build the documentation into site/, refusing broken links"
 	@echo "make format     let ruff rewrite the code"
 	@echo "make bench      measure this machine"
+	@echo "make attack     kills, flips, forged files, fuzz, hostile clients (ARGS='--seed 0 --scale 0.1')"
 
 setup: $(READY)
 
@@ -37,6 +39,9 @@ test-fast: setup kernel
 kernel: setup
 	$(BIN)/python -c "from bilinear_wm.planning import GaussNewtonPlanner; from bilinear_wm.dynamics.bilinear import BilinearDynamics; GaussNewtonPlanner(BilinearDynamics(8, 4, env_action_size=2))"
 
+test-interop: setup
+	tests/interop/run $(VENV)
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -57,5 +62,8 @@ bench: setup
 	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/realtime.py
 
+attack: setup
+	$(BIN)/python -m attack $(ARGS)
+
 clean:
-	rm -rf $(VENV) demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist
+	rm -rf $(VENV) .venv-interop demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist

@@ -26,6 +26,7 @@ from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.data.episode import episode_seed, record_episode
 from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.data.workers import record_all
+from bilinear_wm.executors import helpers
 from bilinear_wm.tasks import TASK_NAMES, make_task
 
 IMAGE_SIZE = 64
@@ -81,9 +82,10 @@ def worker_rate(name: str, workers: int, episodes: int) -> float:
     config = CollectConfig(
         name, Path("unused"), episodes + 2 * workers, IMAGE_SIZE, frame_stride=1, workers=workers
     )
-    with closing(
-        record_all(config.provenance, range(config.episodes), workers, lambda: None)
-    ) as stream:
+    with (
+        helpers(workers) as by,
+        closing(record_all(config.provenance, range(config.episodes), by, lambda: None)) as stream,
+    ):
         for _ in itertools.islice(stream, 2 * workers):
             pass
         begun = time.perf_counter()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bilinear_wm.data.collect import CollectConfig, collect
-from bilinear_wm.registry import ENCODERS, MODELS, PLANNERS, TASKS
+from bilinear_wm.registry import ENCODERS, FORMATS, MODELS, PLANNERS, TASKS
 from bilinear_wm.tasks import TASK_NAMES
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -30,7 +30,7 @@ def task_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten after it."""
-    for registry in (TASKS, MODELS, ENCODERS, PLANNERS):
+    for registry in (TASKS, FORMATS, MODELS, ENCODERS, PLANNERS):
         for kept in ("_addresses", "_things"):
             monkeypatch.setattr(registry, kept, dict(getattr(registry, kept)))
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bilinear_wm.control.horizon import LoopConfig as LoopConfig
     from bilinear_wm.control.pilot import Pilot as Pilot
     from bilinear_wm.control.realtime import RealTimeController as RealTimeController
+    from bilinear_wm.control.swm import SwmPolicy as SwmPolicy, SwmSolver as SwmSolver
     from bilinear_wm.data.collect import CollectConfig as CollectConfig
     from bilinear_wm.data.windows import Batch as Batch, EpisodeDataset as EpisodeDataset
     from bilinear_wm.errors import InputError as InputError
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     )
     from bilinear_wm.registry import (
         ENCODERS as ENCODERS,
+        FORMATS as FORMATS,
         MODELS as MODELS,
         PLANNERS as PLANNERS,
         TASKS as TASKS,
@@ -60,6 +62,7 @@ _HOME = {
     "CollectConfig": "data.collect",
     "ENCODERS": "registry",
     "EpisodeDataset": "data.windows",
+    "FORMATS": "registry",
     "GaussNewtonConfig": "planning",
     "GaussNewtonPlanner": "planning",
     "ICEMConfig": "planning",
@@ -76,6 +79,8 @@ _HOME = {
     "PlanProblem": "planning",
     "RealTimeController": "control.realtime",
     "SensorimotorWorldModel": "models.smwm",
+    "SwmPolicy": "control.swm",
+    "SwmSolver": "control.swm",
     "TASKS": "registry",
     "TASK_NAMES": "tasks",
     "Task": "tasks.base",

@@ -27,6 +27,9 @@ EXTRAS = {
     "sklearn": "report",
     "imageio": "report",
     "jinja2": "report",
+    "lance": "swm",
+    "pyarrow": "lerobot",
+    "av": "lerobot",
     "starlette": "play",
     "uvicorn": "play",
     "websockets": "play",
@@ -58,6 +61,9 @@ COMMANDS = {
     "inspect": Command(
         "Print what an episode file holds, and write a contact sheet.", "data.inspect:InspectConfig"
     ),
+    "convert": Command(
+        "Write recorded episodes as a LeRobot v3 folder.", "data.convert:ConvertConfig"
+    ),
     "train": Command(
         "Train a world model on recorded episodes. Flags that are not given have the values of the "
         "recipe for the task and --size. The same command works under `accelerate launch`.",
@@ -67,6 +73,10 @@ COMMANDS = {
     "train-residual": Command(
         "Weigh a bilinear model's coordinates, fit its dynamics to them, add a planning residual.",
         "training.residual:ResidualConfig",
+    ),
+    "train-prior": Command(
+        "Teach a model what the recorded behaviour would do: plans then begin and stay near that.",
+        "training.prior:PriorConfig",
     ),
     "evaluate": Command(
         "Plan to goal pictures in the simulator and count successes. Flags that are not given have "
@@ -103,6 +113,10 @@ COMMANDS = {
     "publish": Command(
         "Make a checkpoint folder to give away from a training run, with a model card.",
         "publish:PublishConfig",
+    ),
+    "import-lewm": Command(
+        "Make a checkpoint folder of weights that LeWM's authors published.",
+        "import_lewm:ImportLewmConfig",
     ),
     "demo": Command(
         "Plan with the pretrained models beside CEM and random actions, and train one from "

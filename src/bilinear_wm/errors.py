@@ -1,7 +1,8 @@
-"""The one exception that bad input raises, and a check that raises it."""
+"""The one exception that bad input raises, and checks that raise it."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -24,3 +25,20 @@ def check_choices(config: Any) -> None:
         if choices and found not in choices and not isinstance(found, others):
             known = ", ".join(map(str, choices))
             raise InputError(f"{name}: expected one of {known}, found {found!r}")
+
+
+def needed(module: str, extra: str, what: str) -> Any:
+    """Import a module that an extra brings, or say which.
+
+    Args:
+        module: Its name.
+        extra: Of `pip install 'bilinear-world-models[...]'`.
+        what: The file or command that needs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{what}: needs the package {error.name!r}: "
+            f"pip install 'bilinear-world-models[{extra}]'"
+        ) from error

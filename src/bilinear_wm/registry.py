@@ -1,4 +1,4 @@
-"""Names and what they stand for: tasks, models, encoders and planners, built in or your own.
+"""Names and what they stand for: tasks, formats, models, encoders, planners, built in or your own.
 
 What is built in is listed at the end and imported when it is first used: names are known without
 torch or a simulator. Your own joins by a call in a module that `bwm --plugin` names,
@@ -32,6 +32,7 @@ from bilinear_wm.errors import InputError
 if TYPE_CHECKING:
     from torch import nn
 
+    from bilinear_wm.data.formats.base import Format
     from bilinear_wm.models.base import WorldModel
     from bilinear_wm.models.config import ModelConfig
     from bilinear_wm.planning.base import Planner
@@ -234,6 +235,16 @@ TASKS: Registry[type[Task]] = Registry(
     named_by="name",
     extra="envs",
 )
+FORMATS: Registry[type[Format]] = Registry(
+    "format",
+    {
+        "hdf5": "data.formats.hdf5:Hdf5",
+        "lance": "data.formats.lance:Lance",
+        "lerobot": "data.formats.lerobot:LeRobot",
+    },
+    needs=("name", "recognises", "index", "read"),
+    named_by="name",
+)
 MODELS: Registry[type[WorldModel]] = Registry(
     "model",
     {
@@ -255,6 +266,7 @@ PLANNERS: Registry[type[Planner]] = Registry(
     "planner",
     {
         "gauss-newton": "planning.gauss_newton:GaussNewtonPlanner",
+        "prior": "planning.prior:PriorPlanner",
         "cem": "planning.cem:CEMPlanner",
         "icem": "planning.icem:ICEMPlanner",
         "mppi": "planning.mppi:MPPIPlanner",

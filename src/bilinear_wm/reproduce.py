@@ -102,6 +102,7 @@ class ReproduceConfig:
         data: A folder with TASK.h5 files to use instead of collecting, such as the official ones.
         seeds: Training seeds a model.
         dry_run: Print the steps and an estimate of the time, and do nothing.
+        cluster: A dask scheduler whose workers record and evaluate; they see `out` under its path.
     """
 
     out: Path = Path("reproduction")
@@ -111,6 +112,7 @@ class ReproduceConfig:
     data: Path | None = None
     seeds: int = 1
     dry_run: bool = False
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("tasks", TASK_NAMES), ("stages", STAGES)):
@@ -202,7 +204,7 @@ class _Task:
         settings = CollectConfig(
             self.task, self.data, sizes.episodes[self.task], sizes.image_size, sizes.frame_stride,
             render_quality=sizes.render_quality, resume=True,
-            disturbance=recipes.DISTURBANCE.get(self.task, 0.0),
+            disturbance=recipes.DISTURBANCE.get(self.task, 0.0), cluster=self.config.cluster,
         )  # fmt: skip
         minutes = sizes.episodes[self.task] * SECONDS_AN_EPISODE[self.task] / 60
         return Step(f"collect {self.task}", self.data, _plain(settings),
@@ -278,6 +280,7 @@ class _Task:
             seed=1,
             data=self._tasks_from,
             out=out,
+            cluster=self.config.cluster,
         )
         sampling = planner != "gauss-newton"
         minutes = self.sizes.tasks * (5.0 if sampling else 0.3) / 60
@@ -323,7 +326,7 @@ def _plain(settings: Any) -> dict[str, Any]:
     return {
         name: str(value)
         for name, value in vars(settings).items()
-        if name not in ("resume", "workers")
+        if name not in ("resume", "workers", "cluster")
     }
 
 

@@ -15,6 +15,8 @@ from bilinear_wm.data import guard
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.errors import InputError
 
+PIXELS = "thinned/pixels"
+
 
 def damaged(source: Path, target: Path, damage: Callable[[h5py.File], None]) -> Path:
     shutil.copyfile(source, target)
@@ -33,6 +35,7 @@ def test_a_good_file_opens(tworoom_file: Path) -> None:
     assert file.num_episodes == 20
     assert (file.task, file.image_size, file.frame_stride) == ("tworoom", 32, 5)
     assert file.render_quality == "fast"
+    assert file.format == "hdf5"
     assert np.isnan(file.actions[file.offsets + file.lengths - 1]).all()
 
 
@@ -99,19 +102,15 @@ def overlap(file: h5py.File) -> None:
 
 
 def float_pixels(file: h5py.File) -> None:
-    replace(file, "pixels", file["pixels"][:].astype(np.float32) / 255)
+    replace(file, PIXELS, file[PIXELS][:].astype(np.float32) / 255)
 
 
 def channels_first(file: h5py.File) -> None:
-    replace(file, "pixels", file["pixels"][:].transpose(0, 3, 1, 2))
+    replace(file, PIXELS, file[PIXELS][:].transpose(0, 3, 1, 2))
 
 
 def ragged(file: h5py.File) -> None:
-    file["pixels"].resize(len(file["pixels"]) - 1, axis=0)
-
-
-def oblong(file: h5py.File) -> None:
-    replace(file, "pixels", file["pixels"][:, :, :30])
+    file[PIXELS].resize(len(file[PIXELS]) - 1, axis=0)
 
 
 def integer_actions(file: h5py.File) -> None:
@@ -189,7 +188,6 @@ def newer(file: h5py.File) -> None:
         (float_pixels, "column 'pixels': expected dtype uint8, found float32"),
         (channels_first, r"transpose to \(rows, H, W, 3\)"),
         (ragged, "the columns are ragged"),
-        (oblong, "expected square pictures, found 32 x 30"),
         (integer_actions, "column 'action': expected floats"),
         (other_size, "expected 48 px"),
         (newer, "update the package"),
@@ -229,16 +227,14 @@ def test_a_column_larger_than_memory_is_refused() -> None:
 def test_flipped_bytes_are_refused_or_harmless(tworoom_file: Path, tmp_path: Path) -> None:
     content, path = tworoom_file.read_bytes(), tmp_path / "flipped.h5"
     whole, rng = EpisodeFile(tworoom_file), np.random.default_rng(0)
-    with whole.open() as file:
-        pixels = file["pixels"][:]
+    pixels = np.concatenate([whole.read_frames(i) for i in range(whole.num_episodes)])
     for _ in range(80):
         changed = bytearray(content)
         changed[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
         path.write_bytes(changed)
         try:
             found = EpisodeFile(path)
-            with found.open() as file:
-                frames = [found.read_frames(file, i) for i in range(found.num_episodes)]
+            frames = [found.read_frames(i) for i in range(found.num_episodes)]
         except InputError as error:
             assert "\n" not in str(error)  # noqa: PT017
             continue

@@ -30,13 +30,13 @@ def shared() -> SharedModel:
 
 @pytest.fixture
 def play(shared: SharedModel) -> Iterator[tuple[Play, int]]:
-    """A running server and its port."""
     with running(Play(shared)) as served:
         yield served
 
 
 @contextlib.contextmanager
 def running(made: Play) -> Iterator[tuple[Play, int]]:
+    """A running server and its port."""
     server = uvicorn.Server(uvicorn.Config(made.app, port=0, **SERVER))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

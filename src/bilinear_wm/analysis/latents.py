@@ -33,7 +33,7 @@ def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> Episo
         frame_skip=facts.frame_skip,
         spec=facts.observes,
         split=split,
-        image_size=facts.image_size,
+        image_size=facts.picture_shape,
         render_quality=facts.render_quality if known else None,
         in_memory=False,
     )

@@ -30,6 +30,7 @@ from bilinear_wm.data.file import EpisodeFile, Provenance
 from bilinear_wm.data.workers import record_all
 from bilinear_wm.data.writer import EpisodeWriter
 from bilinear_wm.errors import InputError
+from bilinear_wm.executors import helpers
 from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import make_task, task_class
 from bilinear_wm.tasks.base import RenderQuality, Task
@@ -46,6 +47,7 @@ class CollectConfig:
         image_size: Height and width of the pictures.
         frame_stride: Keep every n-th picture; states and actions are all kept.
         workers: Processes that simulate.
+        cluster: A dask scheduler whose workers simulate instead, such as tcp://10.0.0.1:8786.
         seed: Episode i depends on (seed, i) alone.
         render_quality: `fast` pictures, or the benchmark's `faithful` ones.
         disturbance: Strength of what is done to the behaviour's actions now and then, see
@@ -63,6 +65,7 @@ class CollectConfig:
     render_quality: RenderQuality = "fast"
     disturbance: float = 0.0
     resume: bool = False
+    cluster: str | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -131,13 +134,10 @@ def _collect(config: CollectConfig, progress: bool) -> CollectResult:
             desc=f"collect {config.task}",
             disable=not progress,
         )
-        with bar, signals.held() as interrupts:
-            recording = record_all(
-                config.provenance,
-                range(done, config.episodes),
-                config.workers,
-                interrupts.let_through,
-            )
+        left = range(done, config.episodes)
+        everyone = helpers(min(config.workers, len(left)) or 1, config.cluster)
+        with bar, signals.held() as interrupts, everyone as by:
+            recording = record_all(config.provenance, left, by, interrupts.let_through)
             with contextlib.closing(recording) as episodes:
                 for episode in episodes:
                     writer.write(episode)
@@ -179,7 +179,7 @@ def _check(config: CollectConfig) -> None:
         value = getattr(config, name)
         if value < 1:
             raise InputError(f"{name}: expected at least 1, found {value}")
-    if config.workers > 1 and _only_here(task_class(config.task)):
+    if (config.workers > 1 or config.cluster) and _only_here(task_class(config.task)):
         raise InputError(
             f"workers: expected 1 for {config.task}, which other processes cannot import, found "
             f"{config.workers}; or put it into a file and load that with load_plugin"

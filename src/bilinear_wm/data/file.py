@@ -1,19 +1,8 @@
-"""Episodes on disk: one HDF5 file, the public stable-worldmodel/LeWM schema.
+"""Episodes on disk, checked: whatever is read is what it should be, whichever format it is in.
 
-Every column holds one row per environment step, episodes laid end to end:
-
-    pixels       uint8   (rows, H, W, 3)
-    action       float32 (rows, action_size)   the action taken in that row; NaN in the last
-    state        float64 (rows, state_size)
-    episode_idx, step_idx                      where the row is from
-    ep_len, ep_offset                          per episode: its rows, and the first of them
-
-Further cameras are further columns like `pixels`, further sensors columns of floats, (rows,) or
-(rows, n); both are read where a model asks for them by name.
-
-With `frame_stride` s > 1 (a file attribute) `pixels` keeps only the rows at steps
-0, s, 2s, ... of each episode; all other columns stay complete. A file with stride 1 is the
-public schema to the letter. Further attributes tell where the data came from.
+`formats/` has the formats, `formats/source.py` what may be said of how to read them. Cameras are
+columns of pictures and sensors columns of floats, (rows,) or (rows, n); both are read where a model
+asks for them by name.
 """
 
 from __future__ import annotations
@@ -23,20 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from bilinear_wm.data import guard
+from bilinear_wm.data.formats import format_of
+from bilinear_wm.data.formats.source import Source
 from bilinear_wm.errors import InputError
 from bilinear_wm.observation import CAMERA
 from bilinear_wm.tasks import task_class
 
-with contextlib.suppress(ImportError):
-    import hdf5plugin  # noqa: F401  (for compressed public files)
-
-FORMAT_VERSION = 1
-STATE_COLUMNS = (("state",), ("qpos", "qvel"), ("proprio",), ("observation",), ("pos_agent",))
+STATE_COLUMNS = (
+    ("state",), ("qpos", "qvel"), ("proprio",), ("observation",), ("pos_agent",),
+    ("observation.state",),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,28 +58,45 @@ def num_frames(rows: NDArray[np.int64] | int, stride: int) -> Any:
 
 
 class EpisodeFile:
-    """An episode file that has been checked: whatever is read from it is what it should be.
+    """Episodes that have been checked.
 
     Everything but the pictures is read and verified here. Problems raise `InputError` with
     the file, column, episode and step.
+
+    Args:
+        path: A file or folder of any known format, with options after a `?`.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        with self.open() as file, guard.damage_named(self.path):
-            self.attributes = {name: file.attrs[name] for name in file.attrs}
-            self.columns = guard.columns(self.path, file)
-            self._check_version()
-            self.lengths, self.offsets = self._read_index(file)
-            self.frame_stride = self._whole_number("frame_stride", 1)
-            self.image_size = self.check_camera(CAMERA)
-            self.actions = self._read_actions(file)
-            self.states = self._read_states(file)
-            guard.check_task(self.path, self.task, self.states, self.actions)
+        self.source = Source.of(path)
+        self.path = self.source.path
+        self._stored = format_of(self.path)(self.path)
+        with contextlib.closing(self._stored):
+            self._read()
+
+    def _read(self) -> None:
+        self.attributes = dict(self._stored.attributes)
+        self.columns = self._stored.columns
+        self.lengths, self.offsets = self._stored.checked_index()
+        self.frame_stride = guard.whole_number(self.path, self.attributes, "frame_stride", 1)
+        self.picture_shape = self.check_camera(CAMERA)
+        """Height and width of the pictures."""
+        self.actions = self._read_actions()
+        self.states = self._read_states()
+        guard.check_task(self.path, self.task, self.states, self.actions)
         frames = num_frames(self.lengths, self.frame_stride)
         own = np.concatenate([[0], np.cumsum(frames)[:-1]])
         self.frame_offsets = self.offsets if self.frame_stride == 1 else own
-        """The row of `pixels` at which each episode begins."""
+        """The row of the pictures at which each episode begins."""
+
+    def close(self) -> None:
+        """Let go of the file; whatever is read next opens it again."""
+        self._stored.close()
+
+    @property
+    def format(self) -> str:
+        """How the episodes are stored."""
+        return self._stored.name
 
     @property
     def num_episodes(self) -> int:
@@ -107,17 +113,15 @@ class EpisodeFile:
         found = self.attributes.get("render_quality")
         return None if found is None else str(found)
 
-    def open(self) -> h5py.File:
-        """Open for reading."""
-        guard.check_plain(self.path)
-        try:
-            return h5py.File(self.path, "r")
-        except OSError as error:
-            raise InputError(
-                f"{self.path}: expected an HDF5 file, found something unreadable "
-                f"({guard.one_line(error)}); it may be truncated or of another format: "
-                "collect or download it again"
-            ) from error
+    @property
+    def image_size(self) -> int:
+        """Height of the pictures."""
+        return self.picture_shape[0]
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The columns that hold pictures."""
+        return tuple(n for n, (shape, kind) in self.columns.items() if _is_picture(shape, kind))
 
     def episode_states(self, episode: int) -> NDArray[np.float64]:
         """All states of one episode."""
@@ -128,35 +132,110 @@ class EpisodeFile:
         start = self.offsets[episode]
         return self.states[start : start + self.lengths[episode]]
 
-    def read_frames(self, file: h5py.File, episode: int, camera: str = CAMERA) -> NDArray[np.uint8]:
-        """All pictures of one episode, from a file opened by `open`."""
-        start = self.frame_offsets[episode]
+    def read_frames(
+        self, episode: int, camera: str = CAMERA, first: int = 0, last: int | None = None
+    ) -> NDArray[np.uint8]:
+        """Recorded pictures of one episode: all, or numbers `first` up to `last` (not included)."""
         count = num_frames(int(self.lengths[episode]), self.frame_stride)
-        frames: NDArray[np.uint8] = self._read(file, camera, slice(start, start + count))
-        return frames
+        start, last = int(self.frame_offsets[episode]), count if last is None else last
+        column = self.camera_column(camera)
+        frames = self._stored.read(column, start + first, start + last)
+        expected = (last - first, *self.columns[column][0][1:])
+        if frames.shape != expected or frames.dtype != np.uint8:
+            raise self._stored.fail(
+                f"column {column!r}, episode {episode}",
+                f"uint8 pictures of shape {expected}",
+                f"{frames.dtype} {frames.shape}",
+            )
+        return self.source.fitted(frames)
 
     def read_numbers(self, names: tuple[str, ...]) -> NDArray[np.float32]:
-        """State variables of the file's task, or whole columns of floats, side by side."""
-        rows = self._shape("action")[0]
-        states = self._state_names()
-        parts = []
+        """State variables of the file's task, columns of floats, or some of their numbers."""
+        states, parts = self._state_names(), []
         for name in names:
-            shape, dtype = self.columns.get(name, ((), ""))
             if name in states and self.states is not None:
-                values = self.states[:, states.index(name)]
-            elif dtype.startswith("float") and shape[0] == rows and len(shape) <= 2:
-                with self.open() as file:
-                    values = self._read(file, name)
+                values: NDArray[Any] | None = self.states[:, [states.index(name)]]
             else:
-                floats = [n for n, (s, d) in self.columns.items() if d.startswith("float")]
+                values = self._floats(name)
+            if values is None:
+                known = [n for n, (_, d) in self.columns.items() if d.startswith("float")]
+                inside = [n for names in self._stored.element_names.values() for n in names]
                 raise InputError(
                     f"{self.path}: proprioception: expected state variables "
-                    f"({', '.join(states) or 'none known'}) or columns of {rows} floats "
-                    f"({', '.join(sorted(floats))}), found {name!r}"
+                    f"({', '.join((*states, *inside)) or 'none known'}) or columns of "
+                    f"{self._num_rows} floats ({', '.join(sorted(known))}), found {name!r}"
                 )
-            parts.append(values.reshape(rows, -1).astype(np.float32))
+            parts.append(values.astype(np.float32))
             self._check_rows(name, np.asarray(np.isfinite(parts[-1]).all(axis=1)))
         return np.concatenate(parts, axis=1)
+
+    def check_camera(self, name: str) -> tuple[int, int]:
+        """Refuse a column that does not hold pictures; returns their height and width."""
+        name = self.camera_column(name)
+        shape, column = self._stored.shape(name), f"column {name!r}"
+        dtype, fail = self.columns[name][1], self._stored.fail
+        if dtype != "uint8":
+            raise fail(column, "dtype uint8", dtype, "store values 0 to 255")
+        if len(shape) != 4 or shape[3] != 3:
+            fix = "transpose to (rows, H, W, 3)" if len(shape) == 4 and shape[1] == 3 else ""
+            raise fail(column, "shape (rows, H, W, 3)", str(shape), fix)
+        if self.frame_stride < 1:
+            raise fail("frame_stride", "at least 1", str(self.frame_stride))
+        strided = int(num_frames(self.lengths, self.frame_stride).sum())
+        expected = self._num_rows if self.frame_stride == 1 else strided
+        if shape[0] != expected:
+            raise fail(
+                column,
+                f"{expected} rows (frame_stride {self.frame_stride})",
+                str(shape[0]),
+                "the columns are ragged",
+            )
+        recorded = guard.whole_number(self.path, self.attributes, "image_size", shape[1])
+        if recorded != shape[1]:
+            raise fail(column, f"{recorded} px (image_size)", f"{shape[1]} px")
+        found = self.source.fitted_shape(shape[1], shape[2])
+        first = getattr(self, "picture_shape", found)
+        if found != first:
+            raise fail(
+                column,
+                f"pictures like the first camera's, {in_pixels(first)}",
+                in_pixels(found),
+                f"bring both to one size: '{self.path}?size={min(first)}'",
+            )
+        return found
+
+    # Inside.
+
+    @property
+    def _num_rows(self) -> int:
+        return self._stored.shape("action")[0]
+
+    def camera_column(self, camera: str) -> str:
+        """The column of a camera; `pixels` is the one that was chosen, or the only one."""
+        if camera != CAMERA:
+            return camera
+        if self.source.camera is not None:
+            return self.source.camera
+        if CAMERA in self.columns or len(self.cameras) == 0:
+            return CAMERA
+        if len(self.cameras) > 1:
+            raise InputError(
+                f"{self.path}: camera: expected one of {', '.join(self.cameras)}, found none "
+                f"chosen; give one: '{self.path}?camera={self.cameras[0]}'"
+            )
+        return self.cameras[0]
+
+    def _floats(self, name: str) -> NDArray[Any] | None:
+        """A column of floats, or one number of a column by its name, as (rows, n)."""
+        shape, dtype = self.columns.get(name, ((), ""))
+        if dtype.startswith("float") and shape[0] == self._num_rows and len(shape) <= 2:
+            guard.check_memory(self.path, name, shape, dtype)
+            return self._stored.read(name, 0, shape[0]).reshape(shape[0], -1)
+        for column, names in self._stored.element_names.items():
+            if name in names:
+                whole = self._floats(column)
+                return None if whole is None else whole[:, [names.index(name)]]
+        return None
 
     def _state_names(self) -> tuple[str, ...]:
         """What the numbers of `states` are called, where the file's task is known here."""
@@ -166,136 +245,34 @@ class EpisodeFile:
                 return names
         return ()
 
-    # Checks.
-
-    def _fail(self, what: str, expected: str, found: str, fix: str = "") -> InputError:
-        return InputError(
-            f"{self.path}: {what}: expected {expected}, found {found}" + (f"; {fix}" if fix else "")
-        )
-
-    def _whole_number(self, name: str, default: int) -> int:
-        return guard.whole_number(self.path, self.attributes, name, default)
-
-    def _check_version(self) -> None:
-        version = self._whole_number("format_version", FORMAT_VERSION)
-        if version > FORMAT_VERSION:
-            raise self._fail(
-                "format_version", f"at most {FORMAT_VERSION}", str(version), "update the package"
-            )
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        if name not in self.columns:
-            raise self._fail(
-                f"column {name!r}",
-                "it to exist",
-                f"only {', '.join(sorted(self.columns)) or 'no columns'}",
-                "see docs/architecture.md for the schema",
-            )
-        shape: tuple[int, ...] = self.columns[name][0]
-        return shape
-
-    def _read(self, file: h5py.File, name: str, rows: slice = slice(None)) -> NDArray[Any]:
-        if rows == slice(None):
-            guard.check_memory(self.path, name, *self.columns[name])
-        try:
-            values: NDArray[Any] = file[name][rows]
-        except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
-            raise self._fail(
-                f"column {name!r}",
-                "readable data",
-                guard.one_line(error),
-                "the file is damaged, or its compression needs `pip install hdf5plugin`",
-            ) from error
-        return values
-
-    def _read_index(self, file: h5py.File) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        for name in ("ep_len", "ep_offset"):
-            if len(self._shape(name)) != 1 or not self.columns[name][1].lstrip("u").startswith(
-                "int"
-            ):
-                raise self._fail(f"column {name!r}", "a list of integers", str(self.columns[name]))
-        lengths = self._read(file, "ep_len").astype(np.int64)
-        offsets = self._read(file, "ep_offset").astype(np.int64)
-        if len(lengths) != len(offsets):
-            raise self._fail(
-                "ep_len and ep_offset", "equal lengths", f"{len(lengths)}, {len(offsets)}"
-            )
-        if len(lengths) == 0:
-            raise self._fail("ep_len", "at least one episode", "none")
-        empty = np.flatnonzero(lengths < 2)
-        if len(empty):
-            raise self._fail(
-                f"episode {empty[0]}", "at least 2 rows", str(lengths[empty[0]]), "remove it"
-            )
-        rows = self._shape("action")[0]
-        ends = offsets + lengths
-        outside = np.flatnonzero((offsets < 0) | (lengths > rows) | (offsets > rows - lengths))
-        if len(outside):
-            episode = outside[0]
-            raise self._fail(
-                f"episode {episode}",
-                f"rows within 0..{rows}",
-                f"{offsets[episode]}..{ends[episode]}",
-                "the columns are shorter than ep_len says",
-            )
-        order = np.argsort(offsets, kind="stable")
-        overlap = np.flatnonzero(ends[order][:-1] > offsets[order][1:])
-        if len(overlap):
-            raise self._fail(f"episode {order[overlap[0] + 1]}", "its own rows", "an overlap")
-        return lengths, offsets
-
-    def check_camera(self, name: str) -> int:
-        """Refuse a column that does not hold a camera's pictures; returns their size."""
-        shape, column = self._shape(name), f"column {name!r}"
-        dtype = self.columns[name][1]
-        if dtype != "uint8":
-            raise self._fail(column, "dtype uint8", dtype, "store values 0 to 255")
-        if len(shape) != 4 or shape[3] != 3:
-            fix = "transpose to (rows, H, W, 3)" if len(shape) == 4 and shape[1] == 3 else ""
-            raise self._fail(column, "shape (rows, H, W, 3)", str(shape), fix)
-        if shape[1] != shape[2]:
-            raise self._fail(column, "square pictures", f"{shape[1]} x {shape[2]}")
-        if self.frame_stride < 1:
-            raise self._fail("frame_stride", "at least 1", str(self.frame_stride))
-        rows = self._shape("action")[0]
-        strided = int(num_frames(self.lengths, self.frame_stride).sum())
-        expected = rows if self.frame_stride == 1 else strided
-        if shape[0] != expected:
-            raise self._fail(
-                column,
-                f"{expected} rows (frame_stride {self.frame_stride})",
-                str(shape[0]),
-                "the columns are ragged",
-            )
-        first = self.columns[CAMERA][0][1]
-        recorded = self._whole_number("image_size", first)
-        if recorded != shape[1]:
-            raise self._fail(column, f"{recorded} px (image_size)", f"{shape[1]} px")
-        return shape[1]
-
-    def _read_actions(self, file: h5py.File) -> NDArray[np.float32]:
+    def _read_actions(self) -> NDArray[np.float32]:
         shape, dtype = self.columns["action"]
         if len(shape) != 2 or not dtype.startswith("float"):
-            raise self._fail("column 'action'", "floats of shape (rows, n)", f"{dtype} {shape}")
-        actions = self._read(file, "action").astype(np.float32)
+            raise self._stored.fail(
+                "column 'action'", "floats of shape (rows, n)", f"{dtype} {shape}"
+            )
+        guard.check_memory(self.path, "action", shape, dtype)
+        actions = self._stored.read("action", 0, shape[0]).astype(np.float32)
         finite = np.asarray(np.isfinite(actions).all(axis=1))
         finite[self.offsets + self.lengths - 1] = True  # nothing is done in the last row
         self._check_rows("action", finite)
         return actions
 
-    def _read_states(self, file: h5py.File) -> NDArray[np.float64] | None:
-        names = next((n for n in STATE_COLUMNS if all(c in self.columns for c in n)), None)
-        if names is None:
-            return None
-        rows = self._shape("action")[0]
-        parts = []
+    def _read_states(self) -> NDArray[np.float64] | None:
+        known = next((n for n in STATE_COLUMNS if all(c in self.columns for c in n)), ())
+        names, parts = self.source.state or known, []
         for name in names:
-            shape, dtype = self.columns[name]
-            if len(shape) != 2 or shape[0] != rows or not dtype.startswith("float"):
-                raise self._fail(
-                    f"column {name!r}", f"floats of shape ({rows}, n)", f"{dtype} {shape}"
+            values = self._floats(name)
+            if values is None:
+                shape, dtype = self.columns.get(name, ((), "no such column"))
+                raise self._stored.fail(
+                    f"column {name!r}",
+                    f"floats of shape ({self._num_rows}, n)",
+                    f"{dtype} {shape}",
                 )
-            parts.append(self._read(file, name).astype(np.float64))
+            parts.append(values.astype(np.float64))
+        if not parts:
+            return None
         states = np.concatenate(parts, axis=1)
         self._check_rows(names[0], np.asarray(np.isfinite(states).all(axis=1)))
         return states
@@ -304,10 +281,18 @@ class EpisodeFile:
         for row in np.flatnonzero(~good):
             inside = np.flatnonzero((self.offsets <= row) & (row < self.offsets + self.lengths))
             if len(inside):
-                step = row - self.offsets[inside[0]]
-                raise self._fail(
-                    f"column {name!r}, episode {inside[0]}, step {step}",
+                raise self._stored.fail(
+                    f"column {name!r}, episode {inside[0]}, step {row - self.offsets[inside[0]]}",
                     "finite numbers",
                     "NaN or infinity",
                     "remove the episode",
                 )
+
+
+def _is_picture(shape: tuple[int, ...], dtype: str) -> bool:
+    return dtype == "uint8" and len(shape) == 4 and shape[3] == 3
+
+
+def in_pixels(shape: tuple[int, int]) -> str:
+    """A picture's height and width in words."""
+    return f"{shape[0]} px" if shape[0] == shape[1] else f"{shape[0]} x {shape[1]} px"

@@ -1,4 +1,4 @@
-"""What is in an episode file: `bwm inspect FILE.h5`."""
+"""What is in an episode file: `bwm inspect FILE`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
-from bilinear_wm.data.file import EpisodeFile
+from bilinear_wm.data.file import EpisodeFile, in_pixels
 from bilinear_wm.reporting.media import Pixels, contact_sheet, write_picture
 from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import task_class
@@ -24,18 +24,18 @@ class InspectConfig:
     """A look into an episode file.
 
     Attributes:
-        file: An HDF5 file of `bwm collect`, or of the public LeWM schema.
+        file: Episodes of `bwm collect`, stable-worldmodel or LeRobot.
         sheet: Where to write the contact sheet (PNG); beside the file by default.
     """
 
-    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE.h5")]
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     sheet: Path | None = None
 
     def run(self) -> Outcome:
         """Facts, and the contact sheet."""
         episodes = EpisodeFile(self.file)
         summary = summarize(episodes)
-        target = self.sheet or self.file.with_suffix(".png")
+        target = self.sheet or episodes.path.with_suffix(".png")
         write_picture(target, sheet(episodes))
         text = f"{describe(summary)}\ncontact sheet: {target}"
         return Outcome(text, {**asdict(summary), "sheet": target})
@@ -46,6 +46,7 @@ class Summary:
     """Facts about an episode file."""
 
     path: str
+    format: str
     task: str | None
     columns: dict[str, tuple[tuple[int, ...], str]]
     episodes: int
@@ -55,6 +56,7 @@ class Summary:
     length_max: int
     frame_stride: int
     image_size: int
+    image_width: int
     render_quality: str | None
     action_mean: list[float]
     action_std: list[float]
@@ -84,6 +86,7 @@ def summarize(file: EpisodeFile) -> Summary:
             shares = {name: float(share.mean()) for name, share in found.items()}
     return Summary(
         path=str(file.path),
+        format=file.format,
         task=file.task,
         columns=file.columns,
         episodes=file.num_episodes,
@@ -92,7 +95,8 @@ def summarize(file: EpisodeFile) -> Summary:
         length_mean=float(file.lengths.mean()),
         length_max=int(file.lengths.max()),
         frame_stride=file.frame_stride,
-        image_size=file.image_size,
+        image_size=file.picture_shape[0],
+        image_width=file.picture_shape[1],
         render_quality=file.render_quality,
         action_mean=actions.mean(axis=0).tolist(),
         action_std=actions.std(axis=0).tolist(),
@@ -106,20 +110,20 @@ def summarize(file: EpisodeFile) -> Summary:
 def sheet(file: EpisodeFile) -> Pixels:
     """A contact sheet: some episodes, a line each."""
     chosen = np.linspace(0, file.num_episodes - 1, min(SHEET_ROWS, file.num_episodes))
-    with file.open() as handle:
-        frames = [file.read_frames(handle, int(episode)) for episode in chosen.round()]
+    frames = [file.read_frames(int(episode)) for episode in chosen.round()]
+    file.close()
     return contact_sheet(frames, SHEET_COLUMNS)
 
 
 def describe(summary: Summary) -> str:
     """The summary as lines for a person."""
     s = summary
-    quality = s.render_quality or "unknown"
+    quality, size = s.render_quality or "unknown", in_pixels((s.image_size, s.image_width))
     lines = [
-        f"{s.path}: {s.task or 'unknown task'}",
+        f"{s.path}: {s.task or 'unknown task'} ({s.format})",
         f"  episodes   {s.episodes:,}, {s.rows:,} rows, "
         f"length {s.length_min} to {s.length_max} (mean {s.length_mean:.1f})",
-        f"  pictures   {s.image_size} px, {quality}, every {_ordinal(s.frame_stride)} step",
+        f"  pictures   {size}, {quality}, every {_ordinal(s.frame_stride)} step",
         "  columns    " + ", ".join(f"{n} {t} {list(d)}" for n, (d, t) in s.columns.items()),
         "  actions    mean " + _numbers(s.action_mean) + "  std " + _numbers(s.action_std),
         "             min  " + _numbers(s.action_min) + "  max " + _numbers(s.action_max),

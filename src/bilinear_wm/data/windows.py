@@ -1,4 +1,4 @@
-"""episodes.h5 to training windows, action statistics and a split by whole episodes.
+"""Recorded episodes to training windows, action statistics and a split by whole episodes.
 
     data = EpisodeDataset("pusht.h5", num_frames=2)
     for batch in data.batches(128, seed=0, epoch=0):
@@ -11,23 +11,21 @@ between them: one block of `frame_skip` concatenated, z-scored actions per pair 
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import h5py
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
-from bilinear_wm.data.file import EpisodeFile, num_frames as count_frames
+from bilinear_wm.data.file import EpisodeFile, in_pixels
+from bilinear_wm.data.frames import Frames, beside
 from bilinear_wm.errors import InputError
 from bilinear_wm.observation import Observation, ObservationSpec, concatenate
+from bilinear_wm.stage import at_least
 
 Split = Literal["train", "validation", "all"]
-MEMORY_SHARE = 0.5
 FRAME_SKIP = 5
 """Environment steps a model step, unless told otherwise."""
 
@@ -61,14 +59,15 @@ class EpisodeDataset:
     """The windows of one split of an episode file.
 
     Args:
-        path: An HDF5 file of `bwm collect`, or of the public stable-worldmodel/LeWM schema.
+        path: Episodes of `bwm collect`, stable-worldmodel or LeRobot, with options after a `?`
+            (`data/formats/source.py`).
         num_frames: Observations a window.
         frame_skip: Environment steps between them (one model step).
         spec: What an observation is; by default the picture of the camera `pixels`.
         split: `train`, `validation` or `all`; whole episodes, never parts.
         validation_share: The share of episodes held out.
         split_seed: Chooses which.
-        image_size: What the pictures must measure, if it matters.
+        image_size: What the pictures must measure, if it matters; (height, width) or a side.
         render_quality: How they must have been drawn, if it matters.
         in_memory: Keep the pictures in memory; by default if they fill at most half of what
             is free.
@@ -84,7 +83,7 @@ class EpisodeDataset:
         split: Split = "train",
         validation_share: float = 0.1,
         split_seed: int = 0,
-        image_size: int | None = None,
+        image_size: int | tuple[int, int] | None = None,
         render_quality: str | None = None,
         in_memory: bool | None = None,
     ) -> None:
@@ -110,12 +109,7 @@ class EpisodeDataset:
                 f"({num_frames} frames, {frame_skip} steps apart), found at most "
                 f"{self.file.lengths[self.episodes].max(initial=0)}"
             )
-        needed = self.num_pictures * len(self.spec.cameras) * self.image_size**2 * 3
-        keep = needed < MEMORY_SHARE * _free_memory() if in_memory is None else in_memory
-        self._handle: tuple[int, h5py.File] | None = None
-        self._frames: dict[str, NDArray[np.uint8]] | None = None
-        if keep:
-            self._frames = {camera: self._load(camera) for camera in self.spec.cameras}
+        self._frames = Frames(self.file, self.episodes, self.spec.cameras, in_memory)
 
     def reframed(self, num_frames: int) -> Self:
         """The same split in windows of another length, sharing the pictures in memory."""
@@ -127,8 +121,14 @@ class EpisodeDataset:
     # What the file says.
 
     @property
+    def picture_shape(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return self.file.picture_shape
+
+    @property
     def image_size(self) -> int:
-        return self.file.image_size
+        """Their height."""
+        return self.file.picture_shape[0]
 
     @property
     def action_size(self) -> int:
@@ -142,12 +142,12 @@ class EpisodeDataset:
 
     @property
     def in_memory(self) -> bool:
-        return self._frames is not None
+        return self._frames.in_memory
 
     @property
     def num_pictures(self) -> int:
         """Recorded pictures in the split."""
-        return int(self._frame_counts().sum())
+        return int(self._frames.counts.sum())
 
     # Windows.
 
@@ -190,7 +190,7 @@ class EpisodeDataset:
         """Which of `observations()` the windows with these indices hold."""
         index = np.asarray(indices, np.int64)
         stride = self.file.frame_stride
-        first = self._first_frames()[self._window_episode[index]]
+        first = self._frames.first[self._window_episode[index]]
         first = first + self._window_step[index] // stride
         return first[:, None] + self.frame_skip // stride * np.arange(self.num_frames)
 
@@ -198,7 +198,7 @@ class EpisodeDataset:
         """Every recorded moment of the split once, in order, about `chunk` at a time."""
         waiting: list[Observation] = []
         count = 0
-        for which, frames in enumerate(self._frame_counts()):
+        for which, frames in enumerate(self._frames.counts):
             steps = self.file.frame_stride * np.arange(frames)
             waiting.append(self._observe(np.array([which]), steps[None])[0])
             count += int(frames)
@@ -222,13 +222,9 @@ class EpisodeDataset:
 
     # Inside.
 
-    def _check(self, image_size: int | None, render_quality: str | None) -> None:
+    def _check(self, image_size: int | tuple[int, int] | None, render_quality: str | None) -> None:
         file = self.file
-        if self.num_frames < 1 or self.frame_skip < 1:
-            raise InputError(
-                f"num_frames, frame_skip: expected at least 1, "
-                f"found {self.num_frames}, {self.frame_skip}"
-            )
+        at_least(self, 1, "num_frames", "frame_skip")
         if self.frame_skip % file.frame_stride:
             raise InputError(
                 f"{file.path}: frame_skip: expected a multiple of the file's frame_stride "
@@ -242,10 +238,12 @@ class EpisodeDataset:
                 f"{file.path}: observed_every: expected a multiple of the file's frame_stride "
                 f"{file.frame_stride}, found {spec.every}; collect with --frame-stride 1"
             )
-        if image_size is not None and image_size != file.image_size:
+        wanted = (image_size, image_size) if isinstance(image_size, int) else image_size
+        if wanted not in (None, file.picture_shape):
             raise InputError(
-                f"{file.path}: expected pictures of {image_size} px, found {file.image_size} px; "
-                f"collect with --image-size {image_size}"
+                f"{file.path}: expected pictures of {in_pixels(wanted)}, found "
+                f"{in_pixels(file.picture_shape)}; collect with --image-size {wanted[0]}, or read "
+                f"them so: '{file.path}?size={wanted[0]}x{wanted[1]}'"
             )
         if render_quality is not None and file.render_quality not in (None, render_quality):
             raise InputError(
@@ -267,54 +265,16 @@ class EpisodeDataset:
         which = np.repeat(np.arange(len(starts)), [len(s) for s in starts])
         return which, np.concatenate(starts) if starts else np.zeros(0, np.int64)
 
-    def _frame_counts(self) -> NDArray[np.int64]:
-        counts: NDArray[np.int64] = count_frames(
-            self.file.lengths[self.episodes], self.file.frame_stride
-        )
-        return counts
-
-    def _first_frames(self) -> NDArray[np.int64]:
-        """Where each episode's pictures begin among those of the split."""
-        return np.concatenate([[0], np.cumsum(self._frame_counts())[:-1]])
-
-    def _load(self, camera: str) -> NDArray[np.uint8]:
-        counts, size = self._frame_counts(), self.image_size
-        frames = np.empty((int(counts.sum()), size, size, 3), np.uint8)
-        begins = zip(self._first_frames(), counts, self.episodes, strict=True)
-        with self.file.open() as file:
-            for first, count, episode in begins:
-                frames[first : first + count] = self.file.read_frames(file, int(episode), camera)
-        return frames
-
     def _observe(self, which: NDArray[np.int64], steps: NDArray[np.int64]) -> Observation:
         """What is seen in episodes (n,) of the split at steps (n, frames) of each."""
         if self.spec.num_observed > 1:
             steps = self.spec.looks_back(steps)
         frames = steps // self.file.frame_stride
-        pictures = {camera: self._pictures(camera, which, frames) for camera in self.spec.cameras}
+        pictures = {c: self._frames.read(c, which, frames) for c in self.spec.cameras}
         if self._numbers is None:
             return Observation(pictures)
         first_row = self.file.offsets[self.episodes[which]]
-        return Observation(pictures, self._numbers[_beside(first_row, steps) + steps])
-
-    def _pictures(
-        self, camera: str, which: NDArray[np.int64], frames: NDArray[np.int64]
-    ) -> NDArray[np.uint8]:
-        """Pictures by their number within episodes, from memory or from the file."""
-        if self._frames is not None:
-            return self._frames[camera][_beside(self._first_frames()[which], frames) + frames]
-        column, begins = self._open_here()[camera], self.file.frame_offsets[self.episodes[which]]
-        found = []
-        for begin, wanted in zip(begins, frames, strict=True):
-            first, last = int(wanted.min()), int(wanted.max())
-            found.append(column[begin + first : begin + last + 1][wanted - first])
-        return np.stack(found)
-
-    def _open_here(self) -> h5py.File:
-        """An open file that belongs to this process (HDF5 handles do not survive a fork)."""
-        if self._handle is None or self._handle[0] != os.getpid():
-            self._handle = os.getpid(), self.file.open()
-        return self._handle[1]
+        return Observation(pictures, self._numbers[beside(first_row, steps) + steps])
 
 
 def split_episodes(
@@ -336,12 +296,3 @@ def _statistics(numbers: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.
     std = values.std(axis=0)
     std[std < 1e-8] = 1.0  # a number that never changes says nothing; keep it finite
     return values.mean(axis=0).astype(np.float32), std.astype(np.float32)
-
-
-def _beside(values: NDArray[np.int64], array: NDArray[Any]) -> NDArray[np.int64]:
-    """Values (n,) with further axes, to be added to an array (n, ...)."""
-    return values.reshape(-1, *(1,) * (array.ndim - 1))
-
-
-def _free_memory() -> float:
-    return float(psutil.virtual_memory().available)

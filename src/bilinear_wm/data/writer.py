@@ -1,4 +1,4 @@
-"""Appending episodes to a file; `file.py` describes its columns."""
+"""Appending episodes to a file; `formats/hdf5.py` describes its columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.data.file import FORMAT_VERSION, Episode, Provenance
+from bilinear_wm.data.file import Episode, Provenance
+from bilinear_wm.data.formats.hdf5 import FORMAT_VERSION, THINNED
 from bilinear_wm.data.journal import JournaledFile
 
 CHUNK_BYTES, PICTURE_CHUNK_BYTES = 2**14, 2**17
@@ -31,7 +32,10 @@ class EpisodeWriter:
         self._file = h5py.File(self._disk, "a" if append else "w", libver="latest")
         self.num_episodes = len(self._file["ep_len"]) if append else 0
         self._rows = len(self._file["state"]) if append else 0
-        self._frames = len(self._file["pixels"]) if append else 0
+        # Thinned pictures have a name of their own; files of version 1 had them in `pixels`.
+        thinned = provenance.frame_stride > 1 and "pixels" not in self._file
+        self._pixels = f"{THINNED}/pixels" if thinned else "pixels"
+        self._frames = len(self._file[self._pixels]) if append else 0
         if not append:
             self._file.attrs["format_version"] = FORMAT_VERSION
             for name, value in asdict(provenance).items():
@@ -50,7 +54,7 @@ class EpisodeWriter:
         """
         rows = len(episode.states)
         last = np.full((1, episode.actions.shape[1]), np.nan, np.float32)
-        self._append("pixels", episode.pixels, **COMPRESSION)
+        self._append(self._pixels, episode.pixels, **COMPRESSION)
         self._append("action", np.concatenate([episode.actions, last]))
         self._append("state", episode.states)
         self._append("episode_idx", np.full(rows, self.num_episodes, np.int64))
@@ -66,7 +70,7 @@ class EpisodeWriter:
     def _append(self, name: str, values: NDArray[Any], **options: Any) -> None:
         if name not in self._file:
             row_bytes = values[0].nbytes
-            chunk_bytes = PICTURE_CHUNK_BYTES if name == "pixels" else CHUNK_BYTES
+            chunk_bytes = PICTURE_CHUNK_BYTES if name == self._pixels else CHUNK_BYTES
             self._file.create_dataset(
                 name,
                 data=values,
@@ -84,12 +88,13 @@ class EpisodeWriter:
     def close(self) -> None:
         """Drop what an interrupted `write` left of its episode, flush and close."""
         counts = {
-            "pixels": self._frames,
+            self._pixels: self._frames,
             "ep_len": self.num_episodes,
             "ep_offset": self.num_episodes,
         }
-        for name, column in self._file.items():
-            column.resize(counts.get(name, self._rows), axis=0)
+        for name in {*self._file, self._pixels} - {THINNED}:
+            if name in self._file:
+                self._file[name].resize(counts.get(name, self._rows), axis=0)
         self._file.close()
         try:
             self._disk.commit()

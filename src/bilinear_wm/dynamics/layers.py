@@ -9,10 +9,10 @@ from einops import rearrange
 from torch import Tensor, nn
 
 
-def attend(qkv: Tensor, heads: int, causal: bool = False) -> Tensor:
+def attend(qkv: Tensor, heads: int, causal: bool = False, dropout: float = 0.0) -> Tensor:
     """Multi-head attention over stacked queries, keys and values."""
     q, k, v = rearrange(qkv, "b n (three h c) -> three b h n c", three=3, h=heads)
-    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
     return rearrange(mixed, "b h n c -> b n (h c)")
 
 

@@ -1,4 +1,8 @@
-"""The neural dynamics that LeWM and SMWM share: a causal transformer steered by actions."""
+"""The neural dynamics that LeWM and SMWM share: a causal transformer steered by actions.
+
+It is LeWM's to the letter: weights that were published for it give the same latents here
+(`models/reference_lewm.py`).
+"""
 
 from __future__ import annotations
 
@@ -42,6 +46,10 @@ class PredictorSizes(Protocol):
     def action_hidden(self) -> int: ...
 
 
+STEERED_EPS = 1e-6
+"""Of the norms that actions steer."""
+
+
 class PredictorDynamics(Dynamics):
     """Predicts the next latent from up to `history` latents and the actions taken in them."""
 
@@ -57,7 +65,7 @@ class PredictorDynamics(Dynamics):
             nn.SiLU(),
             nn.Linear(config.action_hidden, width),
         )
-        self.position = nn.Parameter(0.02 * torch.randn(1, config.history, width))
+        self.position = nn.Parameter(torch.randn(1, config.history, width))
         self.blocks = nn.ModuleList(SteeredBlock(config) for _ in range(config.predictor_depth))
         self.norm = nn.LayerNorm(width)
         self.project = Projector(width, config.projector_hidden, width)
@@ -71,7 +79,7 @@ class PredictorDynamics(Dynamics):
         for block in self.blocks:
             x = block(x, steer)
         result: Tensor = self.project(self.norm(x))
-        return result.float()
+        return result.to(z.dtype)
 
     def step(
         self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
@@ -94,14 +102,18 @@ class PredictorDynamics(Dynamics):
 
 
 class SteeredBlock(nn.Module):
-    """A transformer block whose norms are shifted, scaled and gated by the action (AdaLN-zero)."""
+    """A transformer block whose norms are shifted, scaled and gated by the action (AdaLN-zero).
+
+    What was shifted and scaled is normalised once more, with weights, before attention and MLP.
+    """
 
     def __init__(self, config: PredictorSizes) -> None:
         super().__init__()
         width, inner = config.latent_size, config.predictor_heads * config.predictor_head_size
         self.heads = config.predictor_heads
-        self.norm_attention = nn.LayerNorm(width, elementwise_affine=False)
-        self.norm_mlp = nn.LayerNorm(width, elementwise_affine=False)
+        self.norm_attention = nn.LayerNorm(width, eps=STEERED_EPS, elementwise_affine=False)
+        self.norm_mlp = nn.LayerNorm(width, eps=STEERED_EPS, elementwise_affine=False)
+        self.renorm_attention, self.renorm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * inner, bias=False), nn.Linear(inner, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, config.predictor_hidden),
@@ -118,8 +130,10 @@ class SteeredBlock(nn.Module):
     def forward(self, x: Tensor, action: Tensor) -> Tensor:
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.steer(action).chunk(6, dim=-1)
         inner = self.norm_attention(x) * (1 + scale_a) + shift_a
-        attended = self.out(attend(self.qkv(inner), self.heads, causal=x.shape[1] > 1))
+        dropout = self.dropout.p if self.training else 0.0
+        qkv = self.qkv(self.renorm_attention(inner))
+        attended = self.out(attend(qkv, self.heads, causal=x.shape[1] > 1, dropout=dropout))
         x = x + gate_a * self.dropout(attended)
         inner = self.norm_mlp(x) * (1 + scale_m) + shift_m
-        result: Tensor = x + gate_m * self.dropout(self.mlp(inner))
+        result: Tensor = x + gate_m * self.dropout(self.mlp(self.renorm_mlp(inner)))
         return result

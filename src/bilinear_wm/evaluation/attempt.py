@@ -203,8 +203,14 @@ def run_floor(kind: str, attempts: Iterable[Attempt], seed: int) -> Iterator[Att
         yield attempt
 
 
+class Finished(Protocol):
+    """What is left of an attempt that has ended."""
+
+    def result(self, trajectory: bool = False) -> EpisodeResult: ...
+
+
 def record(
-    run: Callable[[Sequence[StartGoal]], Iterator[Attempt]],
+    run: Callable[[Sequence[StartGoal]], Iterator[Finished]],
     tasks: Sequence[StartGoal],
     label: str,
     file: ResultFile | None,

@@ -22,6 +22,7 @@ from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.evaluation.attempt import (
     BUDGET,
     Attempt,
+    Finished,
     open_results,
     record,
     run,
@@ -29,12 +30,14 @@ from bilinear_wm.evaluation.attempt import (
     side_by_side,
     time_plans,
 )
+from bilinear_wm.evaluation.elsewhere import attempted_by
 from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.evaluation.load import goal_variables, load_planner, make_pilot
+from bilinear_wm.executors import helpers
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.reporting.results import EpisodeResult, Rate, percentile, rate
-from bilinear_wm.stage import JsonObject, Outcome
+from bilinear_wm.stage import JsonObject, Outcome, at_least
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 
@@ -71,6 +74,10 @@ class EvaluateConfig:
         video: A folder for one video an episode.
         resume: Complete an interrupted results file.
         paper_settings: Take horizon and planner settings from the paper's table.
+        workers: Processes that share the episodes; results are the same, but plans take longer
+            where they outnumber the cores.
+        cluster: A dask scheduler whose workers do instead, such as tcp://10.0.0.1:8786. They need
+            checkpoint and data under the same paths.
     """
 
     task: str
@@ -95,6 +102,8 @@ class EvaluateConfig:
     video: Path | None = None
     resume: bool = False
     paper_settings: bool = False
+    workers: int = 1
+    cluster: str | None = None
 
     def run(self) -> Outcome:
         """`evaluate`, in words."""
@@ -158,16 +167,18 @@ class Evaluation:
 
 def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     """Run an evaluation; finished episodes are in `config.out` whatever happens."""
-    camera, pilot = _prepare(config)
+    at_least(config, 1, "workers")
+    camera, pilot = prepare(config)
     tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
+    opened = open_results(config.out, config.header(), pilot, config.resume)
+    with opened as file, helpers(config.workers, config.cluster) as by:
 
-    def attempts(some: Sequence[StartGoal]) -> Iterator[Attempt]:
-        if pilot is None:
-            return _floor(config, camera, some, config.planner)
-        return _planned(config, camera, some, pilot)
+        def attempts(some: Sequence[StartGoal]) -> Iterator[Finished]:
+            if by is not None:
+                return attempted_by(by, config, some)
+            return attempts_at(config, camera, pilot, some)
 
-    label = f"evaluate {config.task}"
-    with open_results(config.out, config.header(), pilot, config.resume) as file:
+        label = f"evaluate {config.task}"
         rows = record(attempts, tasks, label, file, config.trajectories, progress)
     floors: dict[str, Rate | None] = {"random": None, "none": None}
     made: list[Delivery] = []
@@ -182,7 +193,7 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     return _summarize(rows, floors, [1e3 * each.plan.seconds for each in made], encode_ms)
 
 
-def _prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
+def prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
     """The task that draws, and the pilot; none for floors."""
     if config.planner in FLOORS:
         return make_task(config.task, image_size=64, render_quality="fast"), None
@@ -213,6 +224,15 @@ def _begin(
         return Attempt(task, env, camera, budget)
     spec, variables = pilot.model.config.observes, goal_variables(pilot)
     return Attempt(task, env, camera, budget, film=film, spec=spec, variables=variables)
+
+
+def attempts_at(
+    config: EvaluateConfig, camera: Task, pilot: Pilot | None, tasks: Sequence[StartGoal]
+) -> Iterator[Attempt]:
+    """Attempts as they end, made by this process."""
+    if pilot is None:
+        return _floor(config, camera, tasks, config.planner)
+    return _planned(config, camera, tasks, pilot)
 
 
 def _planned(

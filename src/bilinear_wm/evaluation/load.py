@@ -114,6 +114,11 @@ def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
             f"checkpoint {checkpoint}: expected a model of {task}, found one of {facts.task}"
         )
     quality: Any = facts.render_quality if facts.render_quality != "unknown" else "faithful"
+    if len(set(facts.picture_shape)) > 1:
+        raise InputError(
+            f"checkpoint {checkpoint}: expected a model of square pictures, which tasks draw, "
+            f"found one of {facts.picture_shape[0]} x {facts.picture_shape[1]} px"
+        )
     camera = make_task(task, facts.image_size, quality)
     if facts.action_size != len(camera.action_names):
         raise InputError(

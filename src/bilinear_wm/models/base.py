@@ -20,6 +20,7 @@ from bilinear_wm.models.config import ModelConfig
 from bilinear_wm.models.drawing import Drawing
 from bilinear_wm.models.encoders import make_encoder
 from bilinear_wm.models.encoders.points import LARGEST_SHIFT, PointsEncoder, shifted
+from bilinear_wm.models.prior import ActionPrior
 from bilinear_wm.models.senses import Senses
 from bilinear_wm.observation import Observation
 
@@ -59,6 +60,8 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
             self.drawing = Drawing(config)
         if not config.observes.is_picture:
             self.senses = Senses(config)
+        if config.prior_hidden > 0:
+            self.prior = ActionPrior(config.latent_size, config.block_size, config.prior_hidden)
         self.register_buffer("action_mean", torch.tensor(config.action_mean), persistent=False)
         self.register_buffer("action_std", torch.tensor(config.action_std), persistent=False)
 
@@ -100,8 +103,10 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         encoder, _ = self._of(camera)
         after = encoder.points(encoder(shifted(self.present(seen, camera), by)))
         moved = after - self.points(z, camera)
-        wanted = by * (2 / self.config.image_size)
-        error = (moved - wanted[:, None]) * (self.config.grid / 2)
+        height, width = self.config.picture_shape
+        wanted = by * (2 / torch.tensor([width, height], device=z.device))
+        cell = torch.tensor([width, height], device=z.device) * (self.config.grid / height)
+        error = (moved - wanted[:, None]) * (cell / 2)
         return error.square().mean()
 
     def forward(self, observation: Any, actions: Tensor) -> Loss:
@@ -216,6 +221,15 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
             )
         drawn: Tensor = self._of(self._known(camera))[1].draw(self.points(z, camera))
         return drawn
+
+    @torch.no_grad()
+    def propose(
+        self, z: Float[Tensor, "batch d"], z_goal: Float[Tensor, "batch d"], horizon: int
+    ) -> Float[Tensor, "batch horizon m"] | None:
+        """What the recorded behaviour would do, where the model has learned that."""
+        if self.config.prior_hidden == 0:
+            return None
+        return self.prior.propose(z, z_goal, horizon)
 
     def to_env_actions(self, actions: Float[Tensor, "*batch h m"]) -> Float[Tensor, "*batch s a"]:
         """Model actions as raw actions, one row per environment step."""

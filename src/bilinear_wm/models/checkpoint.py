@@ -81,7 +81,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, ValueError, OSError) as error:
         raise InputError(
-            f"{path}: expected a safetensors file, found {_one_line(error)}; {FIX}"
+            f"{path}: expected a safetensors file, found {one_line(error)}; {FIX}"
         ) from error
     return tensors
 
@@ -188,7 +188,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: expected JSON, found {_one_line(error)}; {FIX}") from error
+        raise InputError(f"{path}: expected JSON, found {one_line(error)}; {FIX}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected a JSON object, found {type(values).__name__}; {FIX}")
     return values
@@ -199,7 +199,8 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error of another library as part of a sentence."""
     return " ".join(str(error).split())[:300]
 
 

@@ -31,7 +31,7 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
-         "observed", "observed_every", "drawing_focus"}  # fmt: skip
+         "observed", "observed_every", "drawing_focus", "prior_hidden", "image_width"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
 LARGEST = {"depth": 256, "image_size": 4096, "observed": 1024}
 LARGEST_SIZE = 2**16
@@ -56,7 +56,7 @@ class ModelConfig:
     num_points: int = 16
     """K of the points encoder; its latent has 2 K numbers."""
     grid: int = 16
-    """Cells along a side of its maps; a divisor of the image size."""
+    """Cells of its maps from top to bottom, a divisor of the image size; cells are square."""
     channels: int = 64
     projector_size: int = 192
     """Numbers in the latent of every encoder but points."""
@@ -76,6 +76,9 @@ class ModelConfig:
     """Share of each picture's pixels that it counts, the hardest; 1 for all of them alike."""
     shift_weight: float = 0.0
     """Of a term by which points move with the picture when it is shifted; 0 for none."""
+    # The plan to begin from.
+    prior_hidden: int = 0
+    """Width of the action prior (`bwm train-prior`); 0 while there is none."""
     # What is observed.
     cameras: tuple[str, ...] = (CAMERA,)
     """Each has an encoder of its own."""
@@ -88,6 +91,8 @@ class ModelConfig:
     """Observations a latent is made of: the present one and those before it."""
     observed_every: int | None = None
     """Environment steps between them; by default a block, `frame_skip`."""
+    image_width: int | None = None
+    """Of the pictures; by default they are square, and `image_size` is their height."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -132,6 +137,11 @@ class ModelConfig:
                 f"positive stds for {list(spec.proprioception)}, found {mean}, {std}; "
                 "training takes them from the episode file"
             )
+
+    @property
+    def picture_shape(self) -> tuple[int, int]:
+        """Height and width of the pictures."""
+        return self.image_size, self.image_size if self.image_width is None else self.image_width
 
     @property
     def action_size(self) -> int:

@@ -26,7 +26,13 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.encoders.points import as_maps, cells, channels_last, convolution
+from bilinear_wm.models.encoders.points import (
+    as_maps,
+    cells,
+    channels_last,
+    convolution,
+    grid_shape,
+)
 
 NOISE = 0.24
 """Standard deviation added to the points, in cells of the grid."""
@@ -43,11 +49,14 @@ class Drawing(nn.Module):
     """Points (..., K, 2) to pictures."""
 
     mean: Tensor
-    at: Tensor
+    noise: Tensor
+    at_x: Tensor
+    at_y: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        factor = config.image_size // config.grid
+        down, across = grid_shape(config)
+        factor = config.image_size // down
         self.decoder = nn.Sequential(
             *convolution(config.num_points + 2, CHANNELS, 3),
             *convolution(CHANNELS, CHANNELS, 3),
@@ -55,10 +64,12 @@ class Drawing(nn.Module):
             nn.PixelShuffle(factor),
         )
         channels_last(self)
-        self.width, self.noise = 2 * WIDTH / config.grid, 2 * NOISE / config.grid
         self.focus = config.drawing_focus
-        self.register_buffer("at", cells(config.grid), persistent=False)
-        self.register_buffer("mean", torch.zeros(3, config.image_size, config.image_size))
+        noise = torch.tensor([2 * NOISE / across, 2 * NOISE / down])
+        self.register_buffer("noise", noise, persistent=False)
+        self.register_buffer("at_x", cells(across), persistent=False)
+        self.register_buffer("at_y", cells(down), persistent=False)
+        self.register_buffer("mean", torch.zeros(3, *config.picture_shape))
 
     @torch.no_grad()
     def prepare(self, pixels: UInt8[Tensor, "pictures h w 3"]) -> None:
@@ -68,12 +79,9 @@ class Drawing(nn.Module):
     def forward(self, points: Float[Tensor, "n k 2"]) -> Float[Tensor, "n 3 h w"]:
         """Pictures with values in [-2, 2]."""
         x, y = points.unsqueeze(-1).unbind(-2)
-        across = torch.exp(-(x - self.at).square() / (2 * self.width**2))
-        down = torch.exp(-(y - self.at).square() / (2 * self.width**2))
-        spots = down.unsqueeze(-1) * across.unsqueeze(-2)
-        grid = len(self.at)
-        place = torch.stack(torch.meshgrid(self.at, self.at, indexing="xy"))
-        maps = torch.cat([spots, place.expand(len(spots), 2, grid, grid)], dim=1)
+        spots = near(y, self.at_y).unsqueeze(-1) * near(x, self.at_x).unsqueeze(-2)
+        place = torch.stack(torch.meshgrid(self.at_x, self.at_y, indexing="xy"))
+        maps = torch.cat([spots, place.expand(len(spots), *place.shape)], dim=1)
         drawn: Tensor = self.decoder(maps)
         return drawn + self.mean
 
@@ -103,6 +111,12 @@ class Drawing(nn.Module):
         drawn = self(points.flatten(0, -3)).permute(0, 2, 3, 1)
         pictures = ((drawn + 2) * (255 / 4)).round().clamp(0, 255).to(torch.uint8)
         return pictures.view(*points.shape[:-2], *pictures.shape[1:])
+
+
+def near(x: Float[Tensor, "n k 1"], at: Float[Tensor, " cells"]) -> Float[Tensor, "n k cells"]:
+    """A Gaussian around each coordinate, on the centres of a grid's cells along its axis."""
+    width = 2 * WIDTH / len(at)
+    return torch.exp(-(x - at).square() / (2 * width**2))
 
 
 def motion(

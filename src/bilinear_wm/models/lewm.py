@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -32,7 +33,8 @@ class SIGReg(nn.Module):
 
         N * integral |mean exp(i t x) - exp(-t^2 / 2)|^2 w(t) dt,
 
-    by the trapezoid rule on 17 knots in [0, 3], doubled because the integrand is even.
+    by the trapezoid rule on 17 knots in [0, 3], doubled because the integrand is even. The samples
+    are those of all processes: n of them compute what one would.
     """
 
     def __init__(
@@ -50,11 +52,19 @@ class SIGReg(nn.Module):
 
     def forward(self, z: Float[Tensor, "samples d"]) -> Float[Tensor, ""]:
         directions = torch.randn(z.shape[-1], self.num_projections, device=z.device)
+        processes = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        if processes > 1:
+            dist.broadcast(directions, 0)
         projected = z.float() @ (directions / directions.norm(dim=0))
         angle = projected.unsqueeze(-1) * self.knots
-        real, imaginary = angle.cos().mean(0), angle.sin().mean(0)
+        means = torch.stack([angle.cos().mean(0), angle.sin().mean(0)])
+        if processes > 1:
+            from torch.distributed.nn.functional import all_reduce
+
+            means = all_reduce(means) / processes
+        real, imaginary = means
         error = (real - self.target).square() + imaginary.square()
-        return len(z) * (error @ self.weights).mean()
+        return processes * len(z) * (error @ self.weights).mean()
 
 
 class LeWorldModel(WorldModel):

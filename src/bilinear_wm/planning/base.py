@@ -53,6 +53,8 @@ class PlanProblem:
         path: Latents to pass after each block, (horizon, d) or (batch, horizon, d); counts where
             the planner's `path_weight` is positive. By default the goal itself.
         terms: Further costs, such as those of `planning/terms.py`.
+        prior: A plan to begin from, (horizon, m) with the problem's batch axis if any; effort
+            counts from it. By default rest.
     """
 
     z0: Tensor
@@ -62,6 +64,7 @@ class PlanProblem:
     action_high: Tensor | None = None
     path: Tensor | None = None
     terms: tuple[Term, ...] = ()
+    prior: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.horizon, int) or self.horizon < 1:
@@ -117,7 +120,7 @@ class PlannerConfig:
     Attributes:
         goal_weight: lambda_g of the paper's table, on 1/2 |z_H - z_goal|^2.
         path_weight: The same for the latents on the way, against the path or the goal.
-        effort: c, on 1/2 |a|^2.
+        effort: c, on 1/2 |a|^2, or on 1/2 |a - prior|^2 where the problem has a prior.
         smoothness: On half the squared changes between consecutive environment actions.
         seed: Of whatever is random; the same call gives the same plan.
     """
@@ -226,7 +229,8 @@ class Planner(abc.ABC):
         """
         begun = time.perf_counter()
         z0, goal, path, start, low, high = self._tensors(problem, warm_start)
-        usable = torch.stack([_sane(x) for x in (z0, goal, path, start)]).all(0)
+        prior = self._blocks("prior", problem, problem.prior, like=start)
+        usable = torch.stack([_sane(x) for x in (z0, goal, path, start, prior)]).all(0)
         start = torch.where(_sane(start)[:, None, None], start, 0.0)
         if low is not None:
             start = start.clamp(low, high)
@@ -281,20 +285,13 @@ class Planner(abc.ABC):
                 f"z0, z_goal: expected latents of {d} numbers, found {problem.z0.shape[-1]}"
             )
         like = next(iter(self.dynamics.parameters()))  # type: ignore[attr-defined]
-        batch = problem.z0.shape[:-1]
         z0 = problem.z0.to(like).view(-1, d)
         goal = z0 if problem.z_goal is None else problem.z_goal.to(like).view(-1, d)
         path = goal[:, None].expand(-1, h, -1)
         if problem.path is not None:
             path = problem.path.to(like).view(-1, h, d)
-        if warm_start is None:
-            start = z0.new_zeros(len(z0), h, m)
-        elif warm_start.shape == (*batch, h, m):
-            start = warm_start.to(like).view(-1, h, m)
-        else:
-            raise InputError(
-                f"warm_start: expected shape {(*batch, h, m)}, found {tuple(warm_start.shape)}"
-            )
+        begin = problem.prior if warm_start is None else warm_start
+        start = self._blocks("warm_start", problem, begin, like=z0.new_zeros(len(z0), h, m))
         low, high = problem.action_low, problem.action_high
         if low is None or high is None:
             return z0, goal, path, start, None, None
@@ -304,6 +301,17 @@ class Planner(abc.ABC):
                 "model.action_bounds makes them from the environment's"
             )
         return z0, goal, path, start, low.to(like), high.to(like)
+
+    def _blocks(
+        self, name: str, problem: PlanProblem, given: Tensor | None, like: Tensor
+    ) -> Float[Tensor, "batch h m"]:
+        """Blocks of actions that were given, or rest."""
+        if given is None:
+            return torch.zeros_like(like)
+        shape = (*problem.z0.shape[:-1], *like.shape[1:])
+        if given.shape != shape:
+            raise InputError(f"{name}: expected shape {shape}, found {tuple(given.shape)}")
+        return given.to(like).view_as(like)
 
     def _objective(
         self,
@@ -318,7 +326,10 @@ class Planner(abc.ABC):
             weights = (config.path_weight,) * (problem.horizon - 1) + (config.goal_weight,)
             terms.insert(0, Reach(targets, weights))
         if config.effort:
-            terms.append(Effort(config.effort))
+            about = problem.prior
+            if about is not None:
+                about = about.to(goal).view(len(goal), *about.shape[-2:])
+            terms.append(Effort(config.effort, about))
         if config.smoothness:
             terms.append(Smoothness(config.smoothness, self.dynamics.env_action_size))
         return Objective(tuple(terms))

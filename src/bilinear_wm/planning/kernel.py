@@ -180,8 +180,10 @@ class Kernel:
         """Whether it plans for that: one Reach, at most one Effort and one Smoothness."""
         kinds = [type(term) for term in objective.terms]
         steps = [t.env_action_size for t in objective.terms if isinstance(t, Smoothness)]
+        plain = all(t.about is None for t in objective.terms if isinstance(t, Effort))
         return (
-            Reach in kinds
+            plain
+            and Reach in kinds
             and len(set(kinds)) == len(kinds)
             and {Reach, Effort, Smoothness}.issuperset(kinds)
             and {self._dynamics.env_action_size}.issuperset(steps)

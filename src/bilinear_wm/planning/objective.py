@@ -108,16 +108,25 @@ class Reach(Term):
 
 @dataclass(frozen=True)
 class Effort(Term):
-    """c / 2 |a|^2, with gradient c E^T a and Hessian c E^T E."""
+    """c / 2 |a - p|^2, with gradient c E^T (a - p) and Hessian c E^T E."""
 
     weight: float
+    about: Float[Tensor, "batch h m"] | None = None
+    """p; rest where there is none."""
 
     def value(self, latents: SeveralLatents, actions: SeveralActions) -> Costs:
+        if self.about is not None:
+            actions = actions - self.about[:, None]
         return 0.5 * self.weight * actions.square().sum((-2, -1))
 
     def quadratic(self, latents: Latents, actions: Actions, tangents: Tangents) -> Quadratic:
+        if self.about is not None:
+            actions = actions - self.about
         e = tangents.actions.flatten(0, 1)
         return Quadratic(self.weight * (actions.flatten(1) @ e), self.weight * (e.mT @ e))
+
+    def rows(self, index: Tensor) -> Self:
+        return self if self.about is None else replace(self, about=self.about[index])
 
 
 @dataclass(frozen=True)

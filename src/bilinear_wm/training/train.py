@@ -292,9 +292,11 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
     if config.task is not None and told not in (None, config.task):
         raise InputError(f"task: expected {told}, as {config.data} says, found {config.task}")
     check_task(config.data, config.task, data.file.states, data.file.actions)
+    height, width = data.picture_shape
     facts: dict[str, Any] = {
         "task": told or config.task or "unknown",
-        "image_size": data.image_size,
+        "image_size": height,
+        "image_width": None if width == height else width,
         "frame_skip": data.frame_skip,
         "action_mean": tuple(float(x) for x in data.action_mean),
         "action_std": tuple(float(x) for x in data.action_std),

@@ -35,18 +35,14 @@ class PointsEncoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        grid, channels, count = config.grid, config.channels, config.num_points
+        channels, count = config.channels, config.num_points
         if count < 1 or channels < 4:
             raise InputError(
                 "num_points, channels: expected at least 1 point and 4 channels, "
                 f"found {count} and {channels}; give others (--options)"
             )
-        if grid < 2 or config.image_size % grid:
-            raise InputError(
-                f"grid: expected a divisor of image_size {config.image_size}, found {grid}; "
-                "give another (--options '{\"grid\": ...}'), or pictures of another size"
-            )
-        first, second = strides(config.image_size // grid)
+        down, across = grid_shape(config)
+        first, second = strides(config.image_size // down)
         narrow, middle = channels * 3 // 8, channels * 3 // 4
         self.maps = nn.Sequential(
             *convolution(3, narrow, 2 * first + 1, first),
@@ -58,9 +54,8 @@ class PointsEncoder(nn.Module):
         self.sharpness = nn.Parameter(torch.zeros(count, 1))
         self.register_buffer("scale", torch.full((2 * count,), SCALE))
         channels_last(self)  # half the time of a step on a CPU
-        at = cells(grid)
-        self.register_buffer("grid_x", at.repeat(grid), persistent=False)
-        self.register_buffer("grid_y", at.repeat_interleave(grid), persistent=False)
+        self.register_buffer("grid_x", cells(across).repeat(down), persistent=False)
+        self.register_buffer("grid_y", cells(down).repeat_interleave(across), persistent=False)
 
     def forward(self, pixels: UInt8[Tensor, "*batch h w 3"]) -> Float[Tensor, "*batch d"]:
         batch = pixels.shape[:-3]
@@ -74,6 +69,19 @@ class PointsEncoder(nn.Module):
     def points(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch k 2"]:
         """The coordinates that a latent stands for: x to the right, y down, both in [-1, 1]."""
         return (z / self.scale).unflatten(-1, (2, -1)).mT
+
+
+def grid_shape(config: ModelConfig) -> tuple[int, int]:
+    """Square cells of the maps: how many down, how many across."""
+    (height, width), grid = config.picture_shape, config.grid
+    cell = height // grid if grid > 0 else 0
+    if grid < 2 or height % grid or width % cell or width // cell < 2:
+        square = "" if height == width else f" whose cells also divide the width {width}"
+        raise InputError(
+            f"grid: expected a divisor of image_size {height}{square}, found {grid}; "
+            "give another (--options '{\"grid\": ...}'), or pictures of another size"
+        )
+    return grid, width // cell
 
 
 def shifted(pixels: UInt8[Tensor, "n h w 3"], by: Int[Tensor, "n 2"]) -> UInt8[Tensor, "n h w 3"]:

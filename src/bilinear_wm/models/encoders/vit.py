@@ -13,6 +13,8 @@ from bilinear_wm.dynamics.layers import BatchNorm, Projector, attend
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import ModelConfig
 
+EPS = 1e-12
+"""Of all norms, as in the published encoders."""
 PIXEL_MEAN, PIXEL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -25,21 +27,23 @@ class VisionTransformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         patch, width = config.patch_size, config.width
-        if patch < 1 or config.image_size % patch:
+        height, width_px = config.picture_shape
+        if patch < 1 or height % patch or width_px % patch:
+            sides = f"{height}" if height == width_px else f"{height} and image_width {width_px}"
             raise InputError(
-                f"patch_size: expected a divisor of image_size {config.image_size}, "
+                f"patch_size: expected a divisor of image_size {sides}, "
                 f"found {patch}; give another (--options), or pictures of another size"
             )
         if width % config.heads:
             raise InputError(f"heads: expected a divisor of width {width}, found {config.heads}")
         self.stem = patches(patch, width) if config.stem == "patch" else strided(patch, width)
-        num_tokens = (config.image_size // patch) ** 2
+        num_tokens = (height // patch) * (width_px // patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.position = nn.Parameter(0.02 * torch.randn(1, num_tokens + 1, width))
         self.blocks = nn.ModuleList(
             Block(width, config.heads, config.mlp_ratio * width) for _ in range(config.depth)
         )
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, eps=EPS)
         self.project = Projector(width, config.projector_hidden, config.picture_size)
         self.register_buffer("pixel_mean", 255 * torch.tensor(PIXEL_MEAN), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(PIXEL_STD), persistent=False)
@@ -53,7 +57,7 @@ class VisionTransformer(nn.Module):
         for block in self.blocks:
             tokens = block(tokens)
         latent: Tensor = self.project(self.norm(tokens[:, 0]))
-        return latent.float().reshape(*batch, -1)
+        return latent.to(self.pixel_mean.dtype).reshape(*batch, -1)
 
 
 def patches(size: int, width: int) -> nn.Sequential:
@@ -83,7 +87,8 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm_attention, self.norm_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm_attention = nn.LayerNorm(width, eps=EPS)
+        self.norm_mlp = nn.LayerNorm(width, eps=EPS)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
 

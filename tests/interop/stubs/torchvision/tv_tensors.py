@@ -1,0 +1,3 @@
+import torch
+
+Image = torch.as_tensor
