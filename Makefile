@@ -4,15 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-interop check docs format bench clean
+.PHONY: help setup demo test test-fast test-interop check docs kernel format bench attack clean
 
 help:
-	@echo "make demo    set up $(VENV), then run the main job (writes demo/)"
-	@echo "make test    set up $(VENV), then run every check"
+	@echo "make demo       set up $(VENV), then run the main job (writes demo/)"
+	@echo "make test       set up $(VENV), then run every check"
+	@echo "make test-fast  the tests that take no time, for a developer at work"
 	@echo "make test-interop  try files and planners in stable-worldmodel and LeRobot"
-	@echo "make docs    build the documentation into site/, refusing broken links"
-	@echo "make format  let ruff rewrite the code"
-	@echo "make bench   measure this machine"
+	@echo "make check      layout, lint, types and import contracts"
+	@echo "make docs       build the documentation into site/, refusing broken links"
+	@echo "make format     let ruff rewrite the code"
+	@echo "make bench      measure this machine"
+	@echo "make attack     kills, flips, forged files, fuzz, hostile clients (ARGS='--seed 0 --scale 0.1')"
 
 setup: $(READY)
 
@@ -26,8 +29,15 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/bwm demo --out demo
 
-test: setup check docs
+test: setup check docs kernel
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+test-fast: setup kernel
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
+
+# The planner's kernel, compiled once into numba's cache instead of in every process of the tests.
+kernel: setup
+	$(BIN)/python -c "from bilinear_wm.planning import GaussNewtonPlanner; from bilinear_wm.dynamics.bilinear import BilinearDynamics; GaussNewtonPlanner(BilinearDynamics(8, 4, env_action_size=2))"
 
 test-interop: setup
 	tests/interop/run $(VENV)
@@ -51,6 +61,9 @@ bench: setup
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/realtime.py
+
+attack: setup
+	$(BIN)/python -m attack $(ARGS)
 
 clean:
 	rm -rf $(VENV) .venv-interop demo site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist

@@ -44,11 +44,11 @@ def realistic_dynamics(seed: int = 0) -> BilinearDynamics:
     m = FRAME_SKIP * ENV_ACTION
     made = BilinearDynamics(D, m, env_action_size=ENV_ACTION)
     held = torch.eye(ENV_ACTION).repeat(FRAME_SKIP, 1) / FRAME_SKIP**0.5
-    assert isinstance(made.scale, FreeMatrix)
+    assert isinstance(made.gain, FreeMatrix)
     with torch.no_grad():
         made.A.add_(0.01 * torch.randn(D, D) / D**0.5)
         made.C.mul_(3)
-        made.scale.values.copy_(0.02 * torch.eye(m) + 0.2 * held @ held.T)
+        made.gain.values.copy_(0.02 * torch.eye(m) + 0.2 * held @ held.T)
     return made.eval()
 
 

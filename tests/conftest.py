@@ -1,7 +1,4 @@
-"""Shared fixtures: small recorded files, made once per test process.
-
-Every shape annotated in the maths is checked whenever it is used, in the tests only.
-"""
+"""Shared fixtures: small recorded files, made once per test process."""
 
 from __future__ import annotations
 
@@ -11,13 +8,9 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from jaxtyping import install_import_hook
+from tests import shapes
 
-MATHS = (
-    "dynamics", "models.bilinear", "models.drawing", "models.encoders", "models.lewm",
-    "models.senses", "models.smwm",
-)  # fmt: skip
-install_import_hook([f"bilinear_wm.{name}" for name in MATHS], "beartype.beartype")
+shapes.install()
 
 import numpy as np
 import pytest

@@ -113,13 +113,16 @@ def test_moving_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (tmp_path / "tworoom.gif").stat().st_size > 1000
 
 
-def test_more_senses_keeps_the_eyes(dense_file: Path, tmp_path: Path) -> None:
+def test_more_senses_keeps_the_eyes(
+    dense_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bilinear_wm.models import load_model
     from tests.models.conftest import small_model
 
     small_model("bilinear", encoder="points").save_pretrained(tmp_path / "eyes")
     module = load("more_senses")
-    module.WINDOWS, module.HIDDEN = 60, (16,)
+    monkeypatch.setattr(module, "WINDOWS", 60)
+    monkeypatch.setattr(module, "HIDDEN", (16,))
     options = {"observed": 2, "observed_every": 1, "proprioception": ["agent_x"]}
     scores = module.main(tmp_path / "eyes", dense_file, tmp_path / "more", options)
     eyes, more = load_model(tmp_path / "eyes"), load_model(tmp_path / "more")

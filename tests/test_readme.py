@@ -22,7 +22,7 @@ LINKS = [
     (page.relative_to(ROOT), link)
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "results" / "README.md"]
     for link in re.findall(r"\]\(([^)#\s]+)", page.read_text())
-    if not link.startswith("http")
+    if not link.startswith(("http", "../../actions/"))  # the badge is the hosting site's
 ]
 
 

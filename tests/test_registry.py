@@ -6,9 +6,8 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ import bilinear_wm as bwm
 from bilinear_wm import registry as registries
 from bilinear_wm.cli import COMMANDS, main
 from bilinear_wm.errors import InputError
-from bilinear_wm.options import make_config
 from bilinear_wm.registry import ENCODERS, MODELS, PLANNERS, TASKS, Registry, load_plugin
 
 
@@ -158,44 +156,6 @@ def test_every_command_takes_plugins(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "b was here" in capsys.readouterr().out
     assert main(["inspect", out, "--plugin", str(tmp_path / "none.py")]) == 2
     assert "none.py: expected a file, found none" in capsys.readouterr().err
-
-
-@dataclass(frozen=True)
-class Config:
-    task: str
-    size: int = 3
-    weight: float = 1.0
-    on: bool = False
-    way: Literal["up", "down"] = "up"
-    limit: int | None = None
-    sides: tuple[float, ...] = ()
-    kept: ClassVar[int] = 1
-
-
-def test_options() -> None:
-    made = make_config(
-        Config, {"size": 4, "weight": 2, "limit": None, "sides": [1, 2.5]}, "--o", task="t"
-    )
-    assert made == Config("t", 4, 2.0, limit=None, sides=(1, 2.5))
-    assert type(made.weight) is float
-    fields = "the fields of Config are size, weight, on, way, limit, sides"
-    for options, complaint in (
-        ({"speed": 1, "kept": 2}, "--o: unknown kept, speed"),
-        ({"task": "u"}, "--o: unknown task"),
-        ({"size": "4"}, "--o: size: expected int, found '4'"),
-        ({"size": True}, "--o: size: expected int, found True"),
-        ({"size": 4.0}, "--o: size: expected int, found 4.0"),
-        ({"weight": None}, "--o: weight: expected float, found None"),
-        ({"on": 1}, "--o: on: expected bool, found 1"),
-        ({"way": "left"}, "--o: way: expected one of up, down, found 'left'"),
-        ({"limit": "x"}, r"--o: limit: expected int \| None, found 'x'"),
-        ({"sides": 1}, "--o: sides: expected tuple"),
-        ({"sides": ["a"]}, "--o: sides: expected tuple"),
-    ):
-        with pytest.raises(InputError, match=f"^{complaint}.*; {fields}$"):
-            make_config(Config, options, "--o", task="t")
-    with pytest.raises(InputError, match="--o: missing task; the fields of Config are task, size"):
-        make_config(Config, {}, "--o")
 
 
 def test_importing_and_asking_for_help_is_light() -> None:

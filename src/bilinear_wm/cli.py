@@ -74,6 +74,10 @@ COMMANDS = {
         "Weigh a bilinear model's coordinates, fit its dynamics to them, add a planning residual.",
         "training.residual:ResidualConfig",
     ),
+    "train-prior": Command(
+        "Teach a model what the recorded behaviour would do: plans then begin and stay near that.",
+        "training.prior:PriorConfig",
+    ),
     "evaluate": Command(
         "Plan to goal pictures in the simulator and count successes. Flags that are not given have "
         "the values of the task's recipe.",

@@ -266,6 +266,7 @@ PLANNERS: Registry[type[Planner]] = Registry(
     "planner",
     {
         "gauss-newton": "planning.gauss_newton:GaussNewtonPlanner",
+        "prior": "planning.prior:PriorPlanner",
         "cem": "planning.cem:CEMPlanner",
         "icem": "planning.icem:ICEMPlanner",
         "mppi": "planning.mppi:MPPIPlanner",

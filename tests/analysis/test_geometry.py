@@ -18,6 +18,7 @@ from bilinear_wm.analysis.geometry import (
     probes,
 )
 from bilinear_wm.cli import main
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.reporting.media import with_points
 from tests.models.conftest import small_model
@@ -46,6 +47,7 @@ def test_distances_agree_in_rank_where_the_latent_is_the_state() -> None:
 
 def test_controllable_directions_are_the_singular_values_of_the_gain() -> None:
     model = small_model("bilinear").eval()
+    assert isinstance(model.dynamics, BilinearDynamics)
     with torch.no_grad():
         model.dynamics.R.copy_(torch.diag(torch.linspace(1, 0.1, model.dynamics.action_size)))
     found = controllable(model, torch.randn(5, model.config.latent_size), horizon=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,14 @@ import torch
 
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Delivery, Tick, step_together
-from bilinear_wm.control.realtime import as_seen
+from bilinear_wm.control.realtime import RealTimeController, as_seen
 from bilinear_wm.errors import InputError
-from tests.control.conftest import Camera, drive, make_controller, make_pilot
+from bilinear_wm.observation import (
+    History,
+)
+from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
+from tests.control.conftest import Camera, drive, make_controller, make_pilot, wait_until
+from tests.models.conftest import small_model
 
 
 def picture(seed: int) -> np.ndarray:
@@ -26,28 +30,34 @@ def test_the_clock_ticks_on_while_plans_are_made() -> None:
     ticks: list[Tick] = []
     sent: list[np.ndarray] = []
     plans: list[Delivery] = []
-    made, _ = make_controller(
-        50, delay_s=0.2, act=sent.append, on_tick=ticks.append, on_plan=plans.append, max_age_s=1.0
+    made, planner = make_controller(
+        200, act=sent.append, on_tick=ticks.append, on_plan=plans.append, max_age_s=1e3
     )
-    with made:  # ten periods a plan
-        drive(made, lambda: len(ticks) >= 200)
-    assert len(sent) >= 200
+    with made:
+        drive(made, lambda: made.loop.sources["plan"] > 5)
+        planner.gate.clear()
+        drive(made, planner.held.is_set)  # a plan that takes its time
+        calls, before = planner.calls, len(ticks)
+        drive(made, lambda: len(ticks) >= before + 100)
+        assert planner.calls == calls
+        assert ticks[-1].source == "hold"
+        planned = made.loop.sources["plan"]
+        planner.gate.set()
+        drive(made, lambda: made.loop.sources["plan"] > planned)
+    assert len(sent) > 100
     assert all(np.isfinite(a).all() and (np.abs(a) <= 1).all() for a in sent)
-    assert made.loop.sources["rest"] > made.loop.sources["plan"] > 5
+    wait_until(lambda: planning_threads() == [])
     assert made.loop.last is plans[-1]
-    # Whoever else uses the machine may pause it; benchmarks/realtime.py measures how steady it is.
-    late = sum(tick.late_s > made.period_s for tick in ticks) + made.missed
-    assert late <= 0.5 * len(ticks)
+    # How steady the clock is depends on who else uses the machine: see benchmarks/realtime.py.
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of luck"), SystemExit(1), KeyboardInterrupt()])
 def test_threads_survive_hanging_and_raising(error: BaseException) -> None:
-    made, planner = make_controller(200, every=4, max_age_s=1.0)
+    made, planner = make_controller(200, every=4, max_age_s=1e3)
     planner.error = error
     with made:
-        drive(made, lambda: made.loop.failures >= 3)
+        drive(made, lambda: made.loop.failures >= 3 and made.loop.sources["plan"] > 0)
         assert made.loop.last_error is error
-        assert made.loop.sources["plan"] > 0
         planner.gate.clear()
         before = made.loop.reasons["no plan"]
         drive(made, lambda: made.loop.reasons["no plan"] > before + 5)
@@ -61,7 +71,7 @@ def test_who_hears_of_plans_may_raise_too() -> None:
     def hear(_: Delivery) -> None:
         raise OSError("full")
 
-    made, _ = make_controller(on_plan=hear, max_age_s=1.0)
+    made, _ = make_controller(on_plan=hear, max_age_s=1e3)
     with made:
         drive(made, lambda: made.loop.failures >= 3 and made.loop.sources["plan"] > 1)
 
@@ -70,8 +80,10 @@ def planning_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "bwm-plan"]
 
 
-def test_a_planner_left_behind_delivers_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    made, planner = make_controller(200, max_age_s=1.0)
+def test_a_planner_left_behind_delivers_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, planner = make_controller(200, max_age_s=1e3)
     planner.gate.clear()
     made.start()
     drive(made, lambda: planner.calls > 0)
@@ -85,7 +97,7 @@ def test_a_planner_left_behind_delivers_nothing(caplog: pytest.LogCaptureFixture
         delivered[0] += 1
         deliver(*arguments)
 
-    made.loop.deliver = noting  # type: ignore[method-assign]
+    monkeypatch.setattr(made.loop, "deliver", noting)
     with made:  # it ticks, and nobody calls a planner that has not returned yet
         before = made.loop.reasons["no plan"]
         drive(made, lambda: made.loop.reasons["no plan"] > before + 5)
@@ -94,17 +106,16 @@ def test_a_planner_left_behind_delivers_nothing(caplog: pytest.LogCaptureFixture
         planner.gate.set()
         drive(made, lambda: delivered[0] > 2)
         assert planning_threads() == [left]
-    assert planning_threads() == []
+    wait_until(lambda: planning_threads() == [])
     assert delivered[0] <= planner.calls - stale  # nobody heard of the plan that was left behind
 
 
 def test_it_starts_and_stops_again_and_again() -> None:
-    before = threading.active_count()
     made, _ = make_controller(500)
     for _ in range(5):
         with made, pytest.raises(InputError, match="found it running"):
             made.start()
-    assert threading.active_count() == before
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("bwm-")])
     made.stop()  # once more does no harm
 
 
@@ -114,11 +125,10 @@ def test_an_actuator_that_raises_ends_the_loop_and_is_heard() -> None:
 
     made, _ = make_controller(200, act=act)
     made.start()
-    while made.running:
-        time.sleep(0.001)
+    wait_until(lambda: not made.running)
     with pytest.raises(OSError, match="cable"):
         made.stop()
-    assert planning_threads() == []
+    wait_until(lambda: planning_threads() == [])
 
 
 def test_threads_do_what_simulated_time_does() -> None:
@@ -140,24 +150,26 @@ def test_threads_do_what_simulated_time_does() -> None:
         sent.append(tick.action)
         if not made.loop._queue:
             made.observe(picture(len(sent)))
-            ends = time.perf_counter() + 30
-            while made.loop.wants_plan and time.perf_counter() < ends:
-                time.sleep(0.001)
+            wait_until(lambda: not made.loop.wants_plan)
 
-    made, _ = make_controller(500, config, on_tick=on_tick, max_age_s=60.0)
+    made, _ = make_controller(500, config, on_tick=on_tick, max_age_s=1e3)
     made.set_goal(picture(99))
     made.observe(picture(0))
     with made:
-        ends = time.perf_counter() + 60
-        while len(sent) < len(expected) and time.perf_counter() < ends:
-            time.sleep(0.01)
+        wait_until(lambda: len(sent) >= len(expected))
     np.testing.assert_allclose(sent[: len(expected)], expected, atol=1e-5)
 
 
 def test_pictures_may_be_tensors_and_floats() -> None:
-    assert as_seen(torch.zeros(8, 8, 3, dtype=torch.uint8)).dtype == np.uint8
-    bright = as_seen(np.full((8, 8, 3), 300.0))
-    assert (bright.dtype, bright.max()) == (np.uint8, 255)
+    black, bright = (
+        as_seen(torch.zeros(8, 8, 3, dtype=torch.uint8)),
+        as_seen(np.full((8, 8, 3), 300.0)),
+    )
+    assert isinstance(black, np.ndarray)
+    assert black.dtype == np.uint8
+    assert isinstance(bright, np.ndarray)
+    assert bright.dtype == np.uint8
+    assert bright.max() == 255
     own = np.zeros((8, 8, 3), np.uint8)
     assert as_seen(own) is not own  # cameras write over their pictures
 
@@ -188,3 +200,21 @@ def test_bad_pictures_are_refused() -> None:
         made.set_goal(np.full((8, 8, 3), np.inf))
     made.observe(np.full((8, 8, 3), np.nan))
     assert made.loop.tick().reason == "observation is not finite"
+
+
+def test_a_controller_takes_histories_and_refuses_single_pictures() -> None:
+    model = small_model("bilinear", observed=2).eval()
+    config = GaussNewtonConfig(compiled=False)
+    controller = RealTimeController(
+        model, GaussNewtonPlanner(model.dynamics, config), control_hz=20
+    )
+    size, history = model.config.image_size, History(model.config.observes)
+    picture = np.zeros((size, size, 3), np.uint8)
+    with pytest.raises(InputError, match="expected a history of 2"):
+        controller.observe(picture)
+    controller.set_goal(history.add(picture).now)
+    controller.observe(history.add(picture + 50).now)
+    job = controller.loop.next_job()
+    assert job is not None
+    (made,) = controller.pilot.plan([job])
+    assert np.isfinite(made.actions).all()

@@ -18,9 +18,8 @@ import psutil
 import pytest
 
 from bilinear_wm import disk
-from bilinear_wm.data import journal
+from bilinear_wm.data import journal, workers
 from bilinear_wm.data.collect import CollectConfig, CollectionInterrupted, collect
-from bilinear_wm.data.episode import EVALUATION_STREAM, disturbed, episode_seed, record_episode
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.data.writer import EpisodeWriter
 from bilinear_wm.errors import InputError
@@ -71,12 +70,6 @@ def test_pictures_show_the_stored_states(dense_file: Path) -> None:
         np.testing.assert_array_equal(frame, env.picture(state))
 
 
-def test_seeds_of_data_and_evaluation_never_meet() -> None:
-    training = {episode_seed(0, i) for i in range(1000)}
-    evaluation = {episode_seed(0, i, EVALUATION_STREAM) for i in range(1000)}
-    assert len(training | evaluation) == 2000
-
-
 def test_resume_reaches_the_identical_file(tmp_path: Path) -> None:
     config = CollectConfig("pusht", tmp_path / "whole.h5", 7, image_size=16, workers=1)
     whole = quiet(config)
@@ -106,21 +99,6 @@ def test_files_from_before_disturbances_are_continued(tmp_path: Path) -> None:
         del file.attrs["disturbance"]
     quiet(replace(config, episodes=3, resume=True))
     assert EpisodeFile(config.out).num_episodes == 3
-
-
-def test_a_disturbed_hand_is_held_for_a_while_and_stays_in_the_box() -> None:
-    env = make_task("pusht", image_size=8)
-    still = disturbed(lambda: np.zeros(2, np.float32), env, 0.6, np.random.default_rng(0))
-    actions = np.stack([still() for _ in range(3000)])
-    assert actions.dtype == np.float32
-    assert np.abs(actions).max() == 1
-    changes = np.flatnonzero((np.diff(actions, axis=0) != 0).any(axis=1))
-    assert np.diff(changes).min() >= 3
-    assert 0.3 < (actions == 0).all(axis=1).mean() < 0.5
-    seed = episode_seed(0, 0)
-    once, again = (record_episode(env, seed, 1000, disturbance=0.25).actions for _ in range(2))
-    np.testing.assert_array_equal(once, again)
-    assert np.abs(once - record_episode(env, seed, 1000).actions[: len(once)]).max() > 0.1
 
 
 def test_interrupt_inside_a_write_leaves_a_valid_file(
@@ -159,14 +137,14 @@ def test_ctrl_c_keeps_what_is_finished(stop: signal.Signals, status: int, tmp_pa
     )
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)
-    printed, deadline = b"", time.monotonic() + 60
+    printed = b""
     while not re.search(rb" ([5-9]|\d\d+)/3000", printed):
-        assert time.monotonic() < deadline
+        assert process.poll() is None, printed
         time.sleep(0.05)
         printed += process.stderr.read() or b""
     os.killpg(process.pid, stop) if stop == signal.SIGINT else process.send_signal(stop)
     os.set_blocking(process.stderr.fileno(), True)
-    printed += process.communicate(timeout=60)[1]
+    printed += process.communicate()[1]
     assert process.returncode == status
     kept = EpisodeFile(out).num_episodes
     assert 5 <= kept < 3000
@@ -211,17 +189,13 @@ def test_a_dying_worker_keeps_what_is_finished(
 ) -> None:
     from concurrent.futures.process import BrokenProcessPool
 
-    import bilinear_wm.data.collect as module
-
-    record = module.record_all
-
     def dying(*given: object):  # type: ignore[no-untyped-def]
-        for index, episode in enumerate(record(*given)):  # type: ignore[arg-type]
+        for index, episode in enumerate(workers.record_all(*given)):  # type: ignore[arg-type]
             if index == 3:
                 raise BrokenProcessPool("killed")
             yield episode
 
-    monkeypatch.setattr(module, "record_all", dying)
+    monkeypatch.setattr("bilinear_wm.data.collect.record_all", dying)
     config = CollectConfig("tworoom", tmp_path / "a.h5", 9, image_size=16, workers=1)
     with pytest.raises(InputError, match="a worker died: 3 of 9 episodes"):
         collect(config, progress=False)
@@ -275,7 +249,7 @@ def test_of_two_overlapping_runs_one_wins(tmp_path: Path) -> None:
     runs = [
         subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    messages = [run.communicate(timeout=120)[1] for run in runs]
+    messages = [run.communicate()[1] for run in runs]
     assert sorted(run.returncode for run in runs) == [0, 2], messages
     assert EpisodeFile(tmp_path / "t.h5").num_episodes == 20
 
@@ -286,11 +260,11 @@ def begun(out: Path, episodes: int, *options: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen([*command, "--out", str(out), *options], stderr=subprocess.PIPE)
     assert process.stderr is not None
     os.set_blocking(process.stderr.fileno(), False)
-    printed, deadline = b"", time.monotonic() + 120
+    printed = b""
     while not re.search(rb" (\d+)/100000", printed) or episodes > max(
         int(found) for found in re.findall(rb" (\d+)/100000", printed)
     ):
-        assert time.monotonic() < deadline, printed
+        assert process.poll() is None, printed
         time.sleep(0.02)
         printed += process.stderr.read() or b""
     return process
@@ -302,7 +276,7 @@ def test_finished_episodes_survive_a_kill_and_workers_do_not(tmp_path: Path) -> 
     workers = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
-    assert not psutil.wait_procs(workers, timeout=2)[1]
+    assert not psutil.wait_procs(workers, timeout=300)[1]
     assert not out.exists()
     config = CollectConfig("tworoom", out, 3, image_size=16, workers=1)
     with pytest.raises(InputError, match="a run that was killed left killed"):
@@ -320,17 +294,3 @@ def test_finished_episodes_survive_a_kill_and_workers_do_not(tmp_path: Path) -> 
 def test_every_column_has_a_checksum(tworoom_file: Path) -> None:
     with h5py.File(tworoom_file) as file:
         assert all(file[name].fletcher32 for name in columns(file))
-
-
-def test_the_expert_stops_at_its_goal() -> None:
-    env = make_task("tworoom", image_size=8)
-    lengths = [len(record_episode(env, seed, 100).actions) for seed in range(30)]
-    assert min(lengths) < env.episode_steps == max(lengths)
-
-
-def test_cube_behaviour_carries_the_cube() -> None:
-    env = make_task("cube", image_size=8, render_quality="fast")
-    states = record_episode(env, 3, 1000).states
-    height = states[:, 16]
-    assert height.max() > 0.1  # lifted
-    assert np.linalg.norm(states[-1, 14:16] - states[0, 14:16]) > 0.02

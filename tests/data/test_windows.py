@@ -12,7 +12,13 @@ import pytest
 
 from bilinear_wm.data.windows import EpisodeDataset, split_episodes
 from bilinear_wm.errors import InputError
+from bilinear_wm.observation import (
+    Observation,
+    ObservationSpec,
+    concatenate,
+)
 from bilinear_wm.tasks import make_task
+from tests.data.conftest import numbered, values
 
 
 def test_windows_are_what_the_file_says(tworoom_file: Path) -> None:
@@ -131,3 +137,83 @@ def test_out_of_range(tworoom_file: Path) -> None:
     data = EpisodeDataset(tworoom_file)
     with pytest.raises(IndexError):
         data[len(data)]
+
+
+def hand_made(path: Path, lengths: tuple[int, ...] = (7, 9), stride: int = 1) -> Path:
+    """Two episodes; picture i of the file has the value i, its second camera 100 + i."""
+    rows, offsets = sum(lengths), np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    kept = sum(-(-length // stride) for length in lengths)
+    with h5py.File(path, "w") as file:
+        file.attrs["frame_stride"] = stride
+        file["pixels"], file["side"] = numbered(kept), numbered(kept) + np.uint8(100)
+        file["action"] = np.random.default_rng(0).normal(size=(rows, 1)).astype(np.float32)
+        file["joints"] = np.stack([np.arange(rows), -np.arange(rows)], 1).astype(np.float32)
+        file["force"] = np.arange(rows, dtype=np.float64) / 10
+        file["ep_len"], file["ep_offset"] = np.array(lengths), offsets
+    return path
+
+
+def window(data: EpisodeDataset, episode: int, step: int) -> Observation:
+    everything = data.batch(range(len(data)))
+    at = np.flatnonzero((everything.episodes == episode) & (everything.steps == step))
+    return everything.observation[int(at[0])]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_windows_with_a_history(tmp_path: Path, in_memory: bool) -> None:
+    path = hand_made(tmp_path / "hand.h5")
+    spec = ObservationSpec(("side", "pixels"), ("joints", "force"), num_observed=2, every=3)
+    data = EpisodeDataset(path, 2, frame_skip=2, spec=spec, split="all", in_memory=in_memory)
+    assert len(data) == 5 + 7  # as many as without a history
+    seen = window(data, 1, 2)
+    assert list(seen.pictures) == ["side", "pixels"]
+    assert values(seen.pictures["pixels"]) == [[7, 9], [8, 11]]  # the first one of it repeated
+    assert values(seen.pictures["side"]) == [[107, 109], [108, 111]]
+    assert seen.proprioception[..., 0].tolist() == [[7, 9], [8, 11]]
+    assert seen.proprioception[..., 1].tolist() == [[-7, -9], [-8, -11]]
+    np.testing.assert_allclose(seen.proprioception[..., 2], [[0.7, 0.9], [0.8, 1.1]])
+    assert values(data.batch([0]).pixels) == [[100, 102]]  # present ones of the first camera
+    (trained,) = split_episodes(2)[0]
+    rows = slice(0, 7) if trained == 0 else slice(7, 16)
+    np.testing.assert_allclose(data.proprioception_mean[0], np.arange(16)[rows].mean())
+    np.testing.assert_allclose(data.proprioception_std[1], np.arange(16)[rows].std(), rtol=1e-6)
+
+
+def test_every_recorded_moment_once(tmp_path: Path) -> None:
+    path = hand_made(tmp_path / "hand.h5", (7, 9), stride=2)
+    spec = ObservationSpec(proprioception=("force",), num_observed=2, every=4)
+    data = EpisodeDataset(path, 2, frame_skip=2, spec=spec, split="all")
+    parts = list(data.observations(4))
+    assert [len(part.pictures["pixels"]) for part in parts] == [4, 5]
+    moments = concatenate(parts)
+    assert values(moments.pictures["pixels"])[4:] == [[4, 4], [4, 5], [4, 6], [5, 7], [6, 8]]
+    for index in range(len(data)):
+        held = moments[data.frames_of([index])[0]]
+        np.testing.assert_array_equal(
+            held.pictures["pixels"], data[index].observation.pictures["pixels"][0]
+        )
+        np.testing.assert_array_equal(
+            held.proprioception, data[index].observation.proprioception[0]
+        )
+
+
+def test_what_a_file_lacks_is_named(tmp_path: Path, dense_file: Path) -> None:
+    path = hand_made(tmp_path / "hand.h5", (8, 10), stride=2)
+    for spec, message in [
+        (ObservationSpec(("pixels", "top")), "column 'top': expected it to exist, found only"),
+        (ObservationSpec(("pixels", "force")), "column 'force': expected dtype uint8"),
+        (ObservationSpec(num_observed=2, every=3), "observed_every: expected a multiple of the fi"),
+        (ObservationSpec(proprioception=("elbow",)), r"columns of 18 floats \(action, force, join"),
+        (ObservationSpec(proprioception=("side",)), "found 'side'"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            EpisodeDataset(path, 2, frame_skip=2, spec=spec)
+    with pytest.raises(InputError, match=r"state variables \(agent_x, agent_y\) or col.*'elbow'"):
+        EpisodeDataset(dense_file, spec=ObservationSpec(proprioception=("elbow",)))
+    with h5py.File(path, "a") as file:
+        file["small"] = numbered(9, size=4)
+        file["force"][3] = np.nan
+    with pytest.raises(InputError, match="column 'small': expected 8 px"):
+        EpisodeDataset(path, 2, frame_skip=2, spec=ObservationSpec(("pixels", "small")))
+    with pytest.raises(InputError, match="column 'force', episode 0, step 3: expected finite"):
+        EpisodeDataset(path, 2, frame_skip=2, spec=ObservationSpec(proprioception=("force",)))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.gain import BoundedMatrix
 from bilinear_wm.dynamics.residual import ResidualDynamics
 from tests.models.conftest import small_model, windows
 
@@ -19,13 +20,20 @@ def dynamics(normalization: str = "cholqr", min_singular: float = 0.0) -> Biline
         made.A.add_(0.1 * torch.randn(D, D))
         made.C.mul_(20)
         if min_singular == 0:
-            made.scale.values.add_(0.3 * torch.randn(M, M))
+            made.R.add_(0.3 * torch.randn(M, M))
     return made
+
+
+def loosen(made: ResidualDynamics, std: float) -> None:
+    """A residual that says something."""
+    last = made.residual[-1]
+    assert isinstance(last, torch.nn.Linear)
+    torch.nn.init.normal_(last.weight, std=std)
 
 
 def residual_dynamics() -> ResidualDynamics:
     made = ResidualDynamics(dynamics(), hidden=16).double()
-    torch.nn.init.normal_(made.residual[-1].weight, std=0.3)
+    loosen(made, std=0.3)
     return made
 
 
@@ -64,7 +72,7 @@ def test_the_gain_does_not_depend_on_the_latent() -> None:
     [dynamics(), dynamics("none"), dynamics(min_singular=0.1), residual_dynamics()],
     ids=["cholqr", "none", "bounded", "residual"],
 )
-def test_tangents_match_autograd(model: BilinearDynamics) -> None:
+def test_tangents_match_autograd(model: BilinearDynamics | ResidualDynamics) -> None:
     torch.manual_seed(5)
     z, a = torch.randn(1 + K, D).double(), torch.randn(1 + K, M).double()
     by_z, by_a = torch.autograd.functional.jacobian(model.step, (z[0], a[0]))
@@ -102,7 +110,7 @@ def test_collapse_is_impossible_with_min_singular() -> None:
     torch.manual_seed(0)
     bounded = BilinearDynamics(D, M, min_singular=0.25)
     torch.testing.assert_close(bounded.R, torch.eye(M), atol=1e-5, rtol=0)
-    optimizer = torch.optim.Adam(bounded.scale.parameters(), lr=0.3)
+    optimizer = torch.optim.Adam(bounded.gain.parameters(), lr=0.3)
     for _ in range(200):
         optimizer.zero_grad()
         bounded.R.square().sum().backward()
@@ -110,7 +118,7 @@ def test_collapse_is_impossible_with_min_singular() -> None:
     gram = bounded.R.mT @ bounded.R
     assert torch.linalg.eigvalsh(gram).min() >= 0.25 - 1e-5
     free = BilinearDynamics(D, M)
-    optimizer = torch.optim.Adam(free.scale.parameters(), lr=0.3)
+    optimizer = torch.optim.Adam(free.gain.parameters(), lr=0.3)
     for _ in range(200):
         optimizer.zero_grad()
         free.R.square().sum().backward()
@@ -121,13 +129,14 @@ def test_collapse_is_impossible_with_min_singular() -> None:
 def test_singular_r_is_survived() -> None:
     model = BilinearDynamics(D, M)
     with torch.no_grad():
-        model.scale.values.zero_()
+        model.R.zero_()
     z = torch.randn(3, D)
     assert torch.isfinite(model.inverse(z, torch.randn(3, D))).all()
 
 
 def test_the_objective_is_the_papers() -> None:
     model = small_model("bilinear").double()
+    assert isinstance(model.dynamics, BilinearDynamics)
     pixels, actions = windows()
     z, actions = model.encoder(pixels).double(), actions.double()
     found = model.latent_loss(z, actions)
@@ -141,6 +150,7 @@ def test_the_objective_is_the_papers() -> None:
         inverse.append((a - torch.linalg.pinv(m_z) @ moved).square().mean())
     torch.testing.assert_close(found.forward, torch.stack(forward).mean())
     torch.testing.assert_close(found.inverse, torch.stack(inverse).mean())
+    assert found.inverse is not None
     torch.testing.assert_close(found.total, found.forward + 30 * found.inverse)
 
 
@@ -149,9 +159,10 @@ def test_motion_units_do_not_care_about_the_latents_scale() -> None:
     z, actions = torch.randn(6, 4, 24).double(), torch.randn(6, 3, 10).double()
     for unit, factor in (("latent", 9.0), ("motion", 1.0)):
         model = small_model("bilinear", forward_unit=unit).double()
+        assert isinstance(model.dynamics, BilinearDynamics)
         before = model.latent_loss(z, actions)
         with torch.no_grad():
-            model.dynamics.scale.values.mul_(3)
+            model.dynamics.R.mul_(3)
             model.dynamics.C.div_(3)  # C z stays what it was
         after = model.latent_loss(3 * z, actions)
         torch.testing.assert_close(after.forward, factor * before.forward)
@@ -163,20 +174,22 @@ def test_the_residual_begins_as_nothing_and_never_takes_control() -> None:
     made = ResidualDynamics(base, hidden=16).double()
     z, a = torch.randn(9, D).double(), torch.randn(9, M).double()
     torch.testing.assert_close(made.step(z, a), base.step(z, a))
-    torch.nn.init.normal_(made.residual[-1].weight, std=1.0)
+    loosen(made, std=1.0)
     added = made.step(z, a) - base.step(z, a)
     assert added.norm() > 0.1
     coherent = base.action_map(z) @ made.coherent
     along = torch.einsum("bij,bi->bj", coherent, added)
     assert along.abs().max() < 1e-10
-    assert not made.A.requires_grad
+    assert not any(p.requires_grad for p in base.parameters())
 
 
 def test_the_gain_follows_its_parameters() -> None:
     model = dynamics(min_singular=0.1)
+    gain = model.gain
+    assert isinstance(gain, BoundedMatrix)
     with torch.no_grad():
         before = model.R.clone()
-        model.scale.spread.add_(1.0)
+        gain.excess.add_(1.0)
         after = model.R
-    torch.testing.assert_close(after, model.scale._product())
+    torch.testing.assert_close(after, gain._product())
     assert (after - before).abs().max() > 0.1

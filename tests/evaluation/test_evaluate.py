@@ -4,122 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import imageio.v3 as imageio
-import numpy as np
 import pytest
 import torch
 
-from bilinear_wm import disk, recipes
+from bilinear_wm import disk
 from bilinear_wm.cli import main
-from bilinear_wm.control.horizon import LoopConfig, Replan
 from bilinear_wm.control.loop import Job
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.data.collect import CollectConfig, collect
-from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed
-from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation.attempt import Attempt, run, side_by_side
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
-from bilinear_wm.evaluation.goals import StartGoal, goals_from_data, simulated_goals
-from bilinear_wm.evaluation.load import make_planner_config
-from bilinear_wm.models.base import WorldModel
-from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
-from bilinear_wm.reporting.results import compare, rate, read_results
-from bilinear_wm.tasks import make_task, task_class
-from bilinear_wm.tasks.base import Task
-from bilinear_wm.tasks.tworoom import WALL_X
-from tests.models.conftest import small_model
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A TwoRoom model of 32 px that has learned nothing."""
-    folder = tmp_path_factory.mktemp("model") / "tworoom"
-    small_model("bilinear", action_mean=(0.0, 0.0), action_std=(0.5, 0.5)).save_pretrained(folder)
-    return folder
-
-
-class Oracle:
-    """A model that reads the dot's position off the picture, with exact dynamics in free space."""
-
-    def __init__(self) -> None:
-        model = small_model("bilinear", action_mean=(0.0, 0.0), action_std=(1.0, 1.0))
-        self.config, self._model = model.config, model
-        dynamics = BilinearDynamics(12, 10, "none", env_action_size=2)
-        with torch.no_grad():
-            dynamics.C.zero_()
-            dynamics.B.zero_()
-            for i in range(10):
-                dynamics.B[i % 2, i] = 5.0 / 100  # five pixels a step, in hundreds of pixels
-        self.dynamics = dynamics
-
-    def encode(self, observation: object) -> torch.Tensor:
-        pixels = self.config.observes.of(observation).pictures["pixels"]
-        red = pixels[..., 0].astype(float) - pixels[..., 1]
-        scale = 224 / pixels.shape[-2]
-        grid = (np.arange(pixels.shape[-2]) + 0.5) * scale - 0.5
-        total = red.sum((-2, -1))
-        x, y = (red.sum(-2) @ grid) / total, (red.sum(-1) @ grid) / total
-        z = torch.zeros(*pixels.shape[:-3], 12)
-        z[..., 0], z[..., 1] = torch.from_numpy(x / 100), torch.from_numpy(y / 100)
-        return z
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._model, name)
-
-
-def oracle() -> Pilot:
-    model: WorldModel = Oracle()  # type: ignore[assignment]
-    return Pilot(model, GaussNewtonPlanner(model.dynamics, GaussNewtonConfig(effort=1e-4)))
-
-
-def attempts(
-    tasks: list[StartGoal], camera: Task, size: int, config: LoopConfig
-) -> Iterator[Attempt]:
-    """By a perfect model, so many side by side."""
-    envs = [make_task("tworoom", 8) for _ in range(size)]
-    groups = side_by_side(tasks, envs, lambda task, env: Attempt(task, env, camera, 50))
-    return run(groups, oracle(), config)
-
-
-def tworoom_tasks(same_room: bool, count: int = 12) -> list[StartGoal]:
-    tasks = simulated_goals("tworoom", 25, 60, seed=1)
-    fitting = [t for t in tasks if ((t.start[0] < WALL_X) == (t.goal[0] < WALL_X)) == same_room]
-    return [replace(t, index=i) for i, t in enumerate(fitting[:count])]
-
-
-@pytest.mark.parametrize("replan", ["exhausted", 1, 2])
-def test_a_perfect_model_solves_what_no_wall_blocks(replan: Replan) -> None:
-    tasks = tworoom_tasks(same_room=True)
-    rows = []
-    for attempt in attempts(tasks, make_task("tworoom", 64), 5, LoopConfig(5, replan)):
-        rows.append(attempt.result())
-        assert np.abs(attempt.actions).max(initial=0) <= 1
-    assert sorted(row.index for row in rows) == list(range(len(tasks)))
-    kept = attempt.result(trajectory=True).trajectory
-    assert len(kept) == attempt.steps + 1
-    np.testing.assert_allclose(kept[0], attempt.task.start, atol=1e-3)
-    for row in rows:
-        assert row.success
-        assert row.trajectory == []
-        assert row.steps <= 50
-        assert row.distance < 1
-
-
-def test_nothing_is_drawn_between_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    camera = make_task("tworoom", 64)
-    drawn: list[np.ndarray] = []
-    picture = camera.picture
-    monkeypatch.setattr(camera, "picture", lambda s: drawn.append(s) or picture(s))
-    tasks = tworoom_tasks(same_room=False, count=4)
-    ended = list(attempts(tasks, camera, 4, LoopConfig(5, "exhausted")))
-    assert len(drawn) == len(tasks) + sum(attempt.plans for attempt in ended)
+from bilinear_wm.reporting.results import compare, read_results
 
 
 def test_groups_and_single_episodes_agree(checkpoint: Path) -> None:
@@ -128,33 +29,6 @@ def test_groups_and_single_episodes_agree(checkpoint: Path) -> None:
     alone = evaluate(replace(config, one_by_one=True), progress=False)
     assert together.success == alone.success
     assert together.distance_median == pytest.approx(alone.distance_median, rel=0.05)
-
-
-def test_tasks_are_fixed_by_the_seed_and_held_out(tworoom_file: Path) -> None:
-    first = goals_from_data(tworoom_file, "tworoom", 10, 8, seed=0)
-    again = goals_from_data(tworoom_file, "tworoom", 10, 8, seed=0)
-    other = goals_from_data(tworoom_file, "tworoom", 10, 8, seed=1)
-    facts = lambda tasks: [(t.episode, t.start_step) for t in tasks]  # noqa: E731
-    assert facts(first) == facts(again) != facts(other)
-    assert len(set(facts(first))) == 8
-    from bilinear_wm.data.file import EpisodeFile
-    from bilinear_wm.data.windows import split_episodes
-
-    file = EpisodeFile(tworoom_file)
-    _, held_out = split_episodes(file.num_episodes, 0.1, 0)
-    for task in first:
-        assert task.episode in held_out
-        states = file.episode_states(task.episode)
-        assert np.array_equal(task.start, states[task.start_step])
-        assert np.array_equal(task.goal, states[task.start_step + 10])
-
-
-@pytest.mark.parametrize("task", ["tworoom", "pusht", "reacher"])
-def test_simulated_tasks_never_meet_training(task: str) -> None:
-    tasks = simulated_goals(task, 10, 3, seed=0)
-    assert len({(t.episode, t.start_step) for t in tasks}) == 3
-    training = {episode_seed(0, i) for i in range(2000)}
-    assert not training & {episode_seed(0, i, EVALUATION_STREAM) for i in range(2000)}
 
 
 def test_results_hold_a_row_an_episode_and_complete_on_resume(
@@ -260,60 +134,6 @@ def test_floors_and_pairs(tmp_path: Path) -> None:
         compare(*files)
 
 
-def test_intervals_are_wilsons() -> None:
-    assert str(rate([True] * 94 + [False] * 6)) == "94.0 % [87.5, 97.2]"
-    assert rate([]).count == 0
-
-
-def test_distance_agrees_with_success(task_name: str) -> None:
-    """Distances are in units of success, up to the tasks' treatment of the very edge."""
-    cls = task_class(task_name)
-    rng = np.random.default_rng(0)
-    size = len(cls.state_names)
-    goals = rng.normal(size=(500, size))
-    scale = {"tworoom": 12, "pusht": 10, "reacher": 0.05, "cube": 0.03}[task_name]
-    states = goals + scale * rng.normal(size=goals.shape)
-    solved = cls.success(states, goals)
-    assert solved.any()
-    assert not solved.all()
-    assert np.array_equal(solved, cls.distance(states, goals) < 1)
-
-
-def test_the_monitor_sees_a_push_and_nothing_else() -> None:
-    model = oracle().model
-    assert isinstance(model.dynamics, BilinearDynamics)
-    generator = torch.Generator().manual_seed(0)
-    z = torch.randn(500, 12, generator=generator)
-    actions = torch.randn(500, 10, generator=generator)
-    noise = 0.01 * torch.randn(500, 12, generator=generator)
-    with torch.no_grad():
-        after = model.dynamics.step(z, actions) + noise
-    monitor = ActionMonitor(model.dynamics, float("inf"))
-    values = monitor.disagreement(z[:400], actions[:400], after[:400])
-    armed = ActionMonitor(model.dynamics, float(torch.quantile(values, 0.99)))
-    clean = armed.disagreement(z[400:], actions[400:], after[400:]) > armed.threshold
-    push = torch.zeros(12)
-    push[:2] = 0.15  # 15 pixels
-    pushed = armed.disagreement(z[400:], actions[400:], after[400:] + push) > armed.threshold
-    assert clean.float().mean() <= 0.05
-    assert pushed.float().mean() >= 0.9
-
-
-def test_videos_are_written(checkpoint: Path, tmp_path: Path) -> None:
-    """Now and goal; between them, from a model that draws, what the plan expects."""
-    scale = {"action_mean": (0.0, 0.0), "action_std": (0.5, 0.5)}
-    small_model("bilinear", encoder="points", **scale).save_pretrained(tmp_path / "draws")
-    for model, panels in ((checkpoint, 2), (tmp_path / "draws", 3)):
-        folder = tmp_path / f"films-{panels}"
-        config = EvaluateConfig("tworoom", model, episodes=2, floors=False, video=folder)
-        evaluate(config, progress=False)
-        films = sorted(folder.glob("*.mp4"))
-        assert len(films) == 2
-        for film in films:
-            height, width = imageio.imread(film, index=0).shape[:2]
-            assert width / height == pytest.approx(panels, abs=0.2)
-
-
 def test_the_command_ends_with_json(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -363,19 +183,6 @@ def test_episodes_of_another_task_are_refused(checkpoint: Path, tmp_path: Path) 
     collect(CollectConfig("pusht", data, 2, image_size=32, workers=1), progress=False)
     with pytest.raises(InputError, match="expected episodes of tworoom, found pusht"):
         evaluate(EvaluateConfig("tworoom", checkpoint, data=data), progress=False)
-
-
-def test_the_papers_settings() -> None:
-    config = recipes.evaluation("reacher", "gauss-newton", paper_settings=True)
-    assert config.horizon == 3
-    made = make_planner_config(config.planner, config.planner_options)
-    assert (made.candidates, made.spread, made.iterations, made.refreshed_blocks) == (
-        64,
-        2.0,
-        20,
-        3,
-    )
-    assert (made.effort, made.damping, made.tolerance, made.goal_weight) == (0.01, 1e-4, 1e-6, 1.0)
 
 
 def test_memory_recalls_the_nearest_window(tworoom_file: Path, checkpoint: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +13,18 @@ import torch
 from bilinear_wm.cli import main
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Delivery, Job
-from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation import live, moving
 from bilinear_wm.evaluation.attempt import Attempt, run
 from bilinear_wm.evaluation.goals import StartGoal
-from bilinear_wm.evaluation.load import LoadedPlanner
-from bilinear_wm.evaluation.moving import RealtimeConfig, begin, run_realtime
-from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
+from bilinear_wm.evaluation.moving import begin, run_realtime
+from bilinear_wm.planning import GaussNewtonPlanner
 from bilinear_wm.planning.base import Plan
 from bilinear_wm.reporting.results import read_results
 from bilinear_wm.tasks import make_task
-from tests.evaluation.test_evaluate import Oracle, oracle as oracle_pilot, tworoom_tasks
+from bilinear_wm.tasks.moving import GoalWalk
+from bilinear_wm.tasks.tworoom import TwoRoom
+from tests.evaluation.conftest import Oracle, moving_config, oracle_pilot, tworoom_tasks
 
 FAR = StartGoal(0, 0, 0, np.array([40.0, 180.0]), np.array([190.0, 180.0]))
 
@@ -53,9 +51,11 @@ def executed(
     lengths: Sequence[int], delay: int, steps: int, **changes: str
 ) -> tuple[list[int], Attempt]:
     """Which actions are executed, in hundredths."""
-    settings = config(horizon=1, **changes).loop
+    settings = moving_config(horizon=1, **changes).loop
     env = make_task("tworoom", image_size=8)
-    attempt = replace_budget(begin(config(), FAR, env, make_task("tworoom", image_size=32)), steps)
+    attempt = replace_budget(
+        begin(moving_config(), FAR, env, make_task("tworoom", image_size=32)), steps
+    )
     (ended,) = run([[attempt]], Scripted(lengths), settings, delay)
     return [round(100 * float(action[1])) for action in ended.actions], ended
 
@@ -84,15 +84,17 @@ def test_without_latency_there_is_no_delay() -> None:
 
 
 def test_protocols_are_settings_of_the_loop() -> None:
-    assert config().loop == LoopConfig(1, "exhausted", late="keep", warm_start=False, limited=True)
-    ours = config(protocol="controller", replan="always", horizon=5)
+    assert moving_config().loop == LoopConfig(
+        1, "exhausted", late="keep", warm_start=False, limited=True
+    )
+    ours = moving_config(protocol="controller", replan="always", horizon=5)
     assert ours.loop == LoopConfig(limited=True)
 
 
 def test_a_goal_that_stays_and_one_that_moves_are_met_alike() -> None:
     """Fixed and moving goals with equal settings: the same actions from the same observations."""
 
-    class Standing:
+    class Standing(GoalWalk):
         """A walk that goes nowhere."""
 
         def __getitem__(self, step: int) -> np.ndarray:
@@ -104,36 +106,18 @@ def test_a_goal_that_stays_and_one_that_moves_are_met_alike() -> None:
     ended = [
         next(run([[Attempt(task, make_task("tworoom", 8), camera, 50, walk)]], oracle_pilot(),
                  settings))
-        for walk in (None, Standing())
+        for walk in (None, Standing(TwoRoom, task.goal, [0]))
     ]  # fmt: skip
     np.testing.assert_array_equal(ended[0].actions, ended[1].actions)
     assert ended[0].solved
 
 
-@pytest.fixture
-def oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planner that knows the position and, in free space, the dynamics."""
-
-    def load_planner(*_: object) -> LoadedPlanner:
-        model = Oracle()
-        planner = GaussNewtonPlanner(model.dynamics, GaussNewtonConfig(effort=1e-4))
-        camera = make_task("tworoom", image_size=32)
-        bounds = model.action_bounds(-1, 1)  # type: ignore[operator]
-        return LoadedPlanner(model, planner, camera, bounds)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(moving, "load_planner", load_planner)
-    monkeypatch.setattr(live, "load_planner", load_planner)
-
-
-def config(**changes: object) -> RealtimeConfig:
-    settings = {"checkpoint": Path("oracle"), "horizon": 1, "episodes": 30, "latency_ms": 20.0}
-    return RealtimeConfig("tworoom", **(settings | changes))  # type: ignore[arg-type]
-
-
 @pytest.mark.usefixtures("oracle")
 def test_latency_costs_success_and_replanning_gains_it(tmp_path: Path) -> None:
-    fast = run_realtime(config(out=tmp_path / "fast.jsonl"), progress=False)
-    slow = run_realtime(config(latency_ms=1000.0, out=tmp_path / "slow.jsonl"), progress=False)
+    fast = run_realtime(moving_config(out=tmp_path / "fast.jsonl"), progress=False)
+    slow = run_realtime(
+        moving_config(latency_ms=1000.0, out=tmp_path / "slow.jsonl"), progress=False
+    )
     assert (fast.delay_steps, slow.delay_steps) == (1, 20)
     assert fast.success.value > slow.success.value + 0.3
     assert fast.success.value > fast.floor_random.value + 0.3
@@ -146,7 +130,7 @@ def test_latency_costs_success_and_replanning_gains_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("oracle")
 def test_standing_still_solves_none_of_the_tasks() -> None:
-    found = run_realtime(config(latency_ms=1e6, episodes=10), progress=False)
+    found = run_realtime(moving_config(latency_ms=1e6, episodes=10), progress=False)
     assert found.success.value == 0  # the plan comes too late
     assert found.idle_share == 1
     assert 0.2 < found.solved_by_nothing < 0.9  # a goal of 21 px a step wanders over the agent
@@ -155,10 +139,10 @@ def test_standing_still_solves_none_of_the_tasks() -> None:
 @pytest.mark.usefixtures("oracle")
 def test_an_interrupted_run_is_completed(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    whole = run_realtime(config(episodes=6, out=out), progress=False)
+    whole = run_realtime(moving_config(episodes=6, out=out), progress=False)
     lines = out.read_text().splitlines()
     out.write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])
-    again = run_realtime(config(episodes=6, out=out, resume=True), progress=False)
+    again = run_realtime(moving_config(episodes=6, out=out, resume=True), progress=False)
     assert again.success == whole.success
     assert sorted(json.loads(line)["index"] for line in out.read_text().splitlines()[1:]) == sorted(
         json.loads(line)["index"] for line in lines[1:]
@@ -167,7 +151,7 @@ def test_an_interrupted_run_is_completed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("oracle")
 def test_latency_is_measured_on_request() -> None:
-    found = run_realtime(config(episodes=2, latency_ms=None), progress=False)
+    found = run_realtime(moving_config(episodes=2, latency_ms=None), progress=False)
     assert 0 < found.latency_ms_p50 <= found.latency_ms_p99
 
 
@@ -185,7 +169,7 @@ def test_latency_is_measured_on_request() -> None:
 )
 def test_bad_settings_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        config(**changes)
+        moving_config(**changes)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,71 +185,17 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--checkpoint: expected a trained model" in capsys.readouterr().err
 
 
-@pytest.fixture
-def alarmed(monkeypatch: pytest.MonkeyPatch, tworoom_file: Path) -> Path:
-    """A monitor that is never content, set by an episode file."""
-
-    def calibrated(model: object, *_: object) -> ActionMonitor:
-        return ActionMonitor(model.dynamics, -1.0)  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(ActionMonitor, "calibrated", calibrated)
-    monkeypatch.setattr("bilinear_wm.evaluation.load.episodes_for", lambda *_: None)
-    nothing = torch.zeros(1, 2, 12), torch.zeros(1, 1, 10), None
-    monkeypatch.setattr("bilinear_wm.evaluation.load.encode_windows", lambda *_: nothing)
-    return tworoom_file
-
-
 @pytest.mark.usefixtures("oracle")
 @pytest.mark.parametrize("latency_ms", [0.0, 150.0])
 def test_the_monitor_watches_moving_goals(alarmed: Path, tmp_path: Path, latency_ms: float) -> None:
     out = tmp_path / "rows.jsonl"
-    some = config(data=alarmed, offset=10, episodes=3, monitor=True, out=out, replan="always",
-                  horizon=2, latency_ms=latency_ms)  # fmt: skip
+    some = moving_config(
+        data=alarmed, offset=10, episodes=3, monitor=True, out=out, replan="always", horizon=2,
+        latency_ms=latency_ms,
+    )  # fmt: skip
     run_realtime(some, progress=False)
     header, rows = read_results(out)
     assert header["monitor"] is True
     for row in rows:  # all blocks but those that end with the attempt, or after its last plan
         assert row.steps // 5 - 2 <= row.alarms <= row.steps // 5
     assert sum(row.alarms for row in rows) > 0
-
-
-@pytest.mark.usefixtures("oracle")
-def test_live_ticks_by_the_clock_and_is_watched(alarmed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "live.jsonl"
-    settings = config(episodes=3, replan="always", latency_ms=None, out=out, data=alarmed,
-                      offset=10, monitor=True)  # fmt: skip
-    found = live.run_live(settings, progress=False)
-    assert 0 < found.rate_hz < 21  # a busy machine leaves ticks out, none makes up for them
-    assert sum(found.sources.values()) == pytest.approx(1)
-    assert found.failures == 0
-    header, rows = read_results(out)
-    assert header["live"] is True
-    assert header["protocol"] == "controller"
-    (sitting,) = header["sittings"]
-    assert sitting["rate_hz"] == found.rate_hz
-    assert sitting["ticks"] == found.ticks == sum(row.steps for row in rows)
-    assert set(sitting) >= {"late_ms_p50", "late_ms_p99", "late_ms_max", "missed", "failures"}
-    assert sum(row.plans for row in rows) > 0
-    assert sum(row.alarms for row in rows) > 0
-    assert "written" in live.describe(settings, found)
-
-    lines = out.read_text().splitlines()
-    out.write_text("\n".join(lines[:2]) + "\n" + lines[2][:20])
-    with pytest.raises(InputError, match="exists already"):
-        live.run_live(settings, progress=False)
-    again = live.run_live(replace(settings, resume=True), progress=False)
-    assert again.episodes == 3
-    header, rows = read_results(out)
-    assert sorted(row.index for row in rows) == sorted(
-        json.loads(line)["index"] for line in lines[1:]
-    )
-    assert [sitting["ticks"] for sitting in header["sittings"]] == [found.ticks, again.ticks]
-    with pytest.raises(InputError, match="expected live False, found True"):
-        run_realtime(replace(settings, resume=True, protocol="controller"), progress=False)
-
-
-def test_live_refuses_what_it_does_not_assume(capsys: pytest.CaptureFixture[str]) -> None:
-    base = ["realtime", "--task", "tworoom", "--live"]
-    assert main([*base, "--planner", "random"]) == 2
-    assert main([*base, "--latency-ms", "3"]) == 2
-    assert "--live: expected a planner and no --latency-ms" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import torch
 
 from bilinear_wm.models import MODELS
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.config import ModelConfig
 
 SMALL: dict[str, Any] = {
     "task": "tworoom",
@@ -48,3 +49,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=sorted(ENCODERS))
 def encoder(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def points_config(**options: Any) -> ModelConfig:
+    facts: dict[str, Any] = {"num_points": 4, "grid": 8, "channels": 16} | options
+    return ModelConfig("t", 32, 5, (0.0,), (1.0,), **facts)

@@ -187,7 +187,7 @@ def test_sigreg_against_the_integral() -> None:
 
 
 def test_bad_configurations_are_named() -> None:
-    for encoder, options, message in [
+    cases: list[tuple[str, dict[str, Any], str]] = [
         ("vit", {"patch_size": 12}, "patch_size: expected a divisor"),
         ("vit", {"heads": 3}, "heads: expected a divisor"),
         ("vit", {"image_size": 48, "patch_size": 24, "stem": "conv"}, "power of two"),
@@ -198,8 +198,9 @@ def test_bad_configurations_are_named() -> None:
         ("points", {"grid": 0}, "grid: expected a divisor"),
         ("points", {"num_points": 0}, "num_points, channels: expected at least 1 point"),
         ("points", {"num_points": 4}, "num_points: expected at least 5"),
-    ]:
+    ]
+    for encoder, options, message in cases:
         with pytest.raises(InputError, match=message):
             small_model("bilinear", encoder=encoder, **options)
     with pytest.raises(InputError, match="encoder: expected one of points, vit, found 'eyes'"):
-        ModelConfig("t", 32, 5, (0.0,), (1.0,), encoder="eyes")  # type: ignore[arg-type]
+        ModelConfig("t", 32, 5, (0.0,), (1.0,), encoder="eyes")

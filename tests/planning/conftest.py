@@ -36,13 +36,15 @@ def bilinear(seed: int = 0, dtype: torch.dtype = torch.float32, d: int = D) -> B
     made = BilinearDynamics(d, M, env_action_size=ENV)
     with torch.no_grad():
         made.A.add_(0.03 * torch.randn(d, d))
-        made.scale.values.mul_(0.3).add_(0.05 * torch.randn(M, M))
+        made.R.mul_(0.3).add_(0.05 * torch.randn(M, M))
     return made.to(dtype).eval()
 
 
 def with_residual(seed: int = 0) -> ResidualDynamics:
     made = ResidualDynamics(bilinear(seed), hidden=16)
-    torch.nn.init.normal_(made.residual[-1].weight, std=0.05)
+    last = made.residual[-1]
+    assert isinstance(last, torch.nn.Linear)
+    torch.nn.init.normal_(last.weight, std=0.05)
     return made.eval()
 
 
@@ -59,8 +61,9 @@ def predictor(seed: int = 0) -> PredictorDynamics:
         predictor_depth=1,
     )
     made = PredictorDynamics(config).eval()
-    for block in made.blocks:  # zero gates would hide the actions
-        torch.nn.init.normal_(block.steer[-1].weight, std=0.2)
+    for name, parameter in made.named_parameters():  # zero gates would hide the actions
+        if "steer" in name and parameter.ndim == 2:
+            torch.nn.init.normal_(parameter, std=0.2)
     return made
 
 
@@ -101,6 +104,16 @@ def problem(batch: int | None = None, horizon: int = 3, box: bool = True) -> Pla
     z0, goal = (torch.randn(shape, generator=generator) for _ in range(2))
     bound = torch.tensor([1.0, 0.7] * (M // ENV))
     return PlanProblem(z0, goal, horizon, *((-bound, bound) if box else (None, None)))
+
+
+def goal_of(p: PlanProblem) -> torch.Tensor:
+    assert p.z_goal is not None
+    return p.z_goal
+
+
+def dynamics_of(planner: Planner) -> BilinearDynamics:
+    assert isinstance(planner.dynamics, BilinearDynamics)
+    return planner.dynamics
 
 
 @pytest.fixture(params=PLANNERS)

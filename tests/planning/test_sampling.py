@@ -15,7 +15,7 @@ from bilinear_wm.planning import (
     MPPIPlanner,
 )
 from bilinear_wm.planning.icem import coloured
-from tests.planning.conftest import bilinear, problem
+from tests.planning.conftest import bilinear, goal_of, problem
 
 
 def test_coloured_noise_has_unit_variance_and_the_right_spectrum() -> None:
@@ -54,7 +54,9 @@ def test_more_iterations_only_help_and_approach_gauss_newton() -> None:
     ]
     assert (costs[1] <= costs[0]).all()
     assert (costs[2] <= costs[1]).all()
-    start = 0.5 * (dynamics.rollout(p.z0, torch.zeros(3, 3, 6))[:, -1] - p.z_goal).square().sum(-1)
+    start = 0.5 * (dynamics.rollout(p.z0, torch.zeros(3, 3, 6))[:, -1] - goal_of(p)).square().sum(
+        -1
+    )
     assert (costs[2] - exact < 0.25 * (start - exact)).all()
 
 

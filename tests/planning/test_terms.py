@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -66,9 +68,9 @@ def test_derivatives_are_those_of_autograd(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["gauss-newton", "cem", "adam"])
 def test_a_state_is_a_goal(kind: str) -> None:
-    options = {"adam": {"iterations": 300, "learning_rate": 0.05}}.get(kind, {})
+    options: dict[str, Any] = {"iterations": 300, "learning_rate": 0.05} if kind == "adam" else {}
     cls = PLANNERS[kind]
-    planner = cls(bilinear(), cls.config_class(effort=1e-4, **options))  # type: ignore[call-arg]
+    planner = cls(bilinear(), cls.config_class(effort=1e-4, **options))
     matrix, offset = read_out()
     torch.manual_seed(2)
     z0 = torch.randn(2, D)

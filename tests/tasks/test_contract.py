@@ -13,7 +13,10 @@ from gymnasium.utils.env_checker import check_env
 
 import bilinear_wm as bwm
 from bilinear_wm.errors import InputError
-from bilinear_wm.tasks import make_task
+from bilinear_wm.observation import (
+    ObservationSpec,
+)
+from bilinear_wm.tasks import make_task, task_class
 from bilinear_wm.tasks.base import Task
 
 IDS = {"tworoom": "TwoRoom", "pusht": "PushT", "reacher": "Reacher", "cube": "Cube"}
@@ -64,7 +67,7 @@ def test_step_draws_once_and_advance_never(env: Task, monkeypatch: pytest.Monkey
         return draw(state)
 
     monkeypatch.setattr(env, "picture", counted)
-    action = np.zeros(env.action_space.shape, np.float32)
+    action = np.zeros(len(env.action_names), np.float32)
     env.advance(action)
     env.set_goal(env.state)
     assert drawn == 0
@@ -85,7 +88,7 @@ def test_goal_picture_is_the_picture_of_that_state(env: Task) -> None:
 
 def test_drawing_the_goal_does_not_disturb_the_simulation(env: Task) -> None:
     env.reset(seed=3)
-    action = np.full(env.action_space.shape, 0.5, np.float32)
+    action = np.full(len(env.action_names), 0.5, np.float32)
     plain = [env.advance(action) or env.state for _ in range(5)]
     env.reset(seed=3)
     watched = []
@@ -99,7 +102,7 @@ def test_drawing_the_goal_does_not_disturb_the_simulation(env: Task) -> None:
 def test_standing_on_the_goal_is_success(env: Task) -> None:
     env.set_goal(env.state)
     assert env.solved
-    *_, terminated, truncated, info = env.step(np.zeros(env.action_space.shape, np.float32))
+    *_, terminated, truncated, info = env.step(np.zeros(len(env.action_names), np.float32))
     assert terminated
     assert not truncated
     assert info["success"]
@@ -173,3 +176,30 @@ def test_any_thread_may_draw(env: Task) -> None:
         thread.join()
     assert len(found) == 3
     assert all(np.array_equal(picture, here) for picture in found)
+
+
+def test_distance_agrees_with_success(task_name: str) -> None:
+    """Distances are in units of success, up to the tasks' treatment of the very edge."""
+    cls = task_class(task_name)
+    rng = np.random.default_rng(0)
+    size = len(cls.state_names)
+    goals = rng.normal(size=(500, size))
+    scale = {"tworoom": 12, "pusht": 10, "reacher": 0.05, "cube": 0.03}[task_name]
+    states = goals + scale * rng.normal(size=goals.shape)
+    solved = cls.success(states, goals)
+    assert solved.any()
+    assert not solved.all()
+    assert np.array_equal(solved, cls.distance(states, goals) < 1)
+
+
+def test_tasks_name_what_they_cannot_show(task_name: str) -> None:
+    task = make_task(task_name, image_size=8)
+    task.reset(seed=0)
+    seen = task.observe(ObservationSpec(proprioception=task.state_names[:2]))
+    np.testing.assert_array_equal(seen.pictures["pixels"], task.picture(task.state))
+    np.testing.assert_array_equal(seen.proprioception, task.state[:2].astype(np.float32))
+    with pytest.raises(InputError, match=f"{task_name}: cameras: expected some of pixels"):
+        task.observe(ObservationSpec(cameras=("behind",)))
+    with pytest.raises(InputError, match=f"{task_name}: proprioception: expected some of .*'?hope"):
+        task.observe(ObservationSpec(proprioception=("hope",)))
+    task.close()

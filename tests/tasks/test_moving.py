@@ -55,7 +55,7 @@ def test_a_seed_fixes_the_walk_whoever_acts(env: Task) -> None:
             moving.advance(np.full(len(env.action_names), action))
             goals.append(env.goal)
         paths.append(goals)
-    np.testing.assert_array_equal(*paths)
+    np.testing.assert_array_equal(paths[0], paths[1])
     other = GoalWalk(type(env), paths[0][0], [8])
     assert np.any(other[4] != GoalWalk(type(env), paths[0][0], [7])[4])
 

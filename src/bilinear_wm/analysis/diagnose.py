@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from bilinear_wm.analysis.latents import encode_windows, longest_windows
@@ -59,7 +60,11 @@ def describe(row: dict[str, Any]) -> str:
 
 
 @torch.no_grad()
-def open_loop_error(model: WorldModel, z: Tensor, actions: Tensor) -> list[float]:
+def open_loop_error(
+    model: WorldModel,
+    z: Float[Tensor, "windows t d"],
+    actions: Float[Tensor, "windows t-1 m"],
+) -> list[float]:
     """RMS error after 1, 2, ... blocks, relative to predicting that nothing moves."""
     predicted = model.dynamics.rollout(z[:, 0], actions)
     error = (predicted - z).square().mean(dim=(0, 2))[1:]
@@ -67,8 +72,8 @@ def open_loop_error(model: WorldModel, z: Tensor, actions: Tensor) -> list[float
     return (error / still.clamp_min(1e-30)).sqrt().tolist()
 
 
-def latent_geometry(z: Tensor, action_size: int) -> dict[str, float]:
-    """Spread of the latents: scale, effective rank, share of the leading components."""
+def latent_geometry(z: Float[Tensor, "samples d"], action_size: int) -> dict[str, float]:
+    """How latents vary: scale, effective rank, share of the leading components."""
     centred = z.double() - z.double().mean(0)
     variance = torch.linalg.svdvals(centred).square() / len(z)
     share = variance / variance.sum().clamp_min(1e-300)

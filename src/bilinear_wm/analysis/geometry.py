@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from sklearn.decomposition import PCA
@@ -134,8 +135,8 @@ def points_sheet(model: WorldModel, observation: Any) -> NDArray[np.uint8]:
     """A contact sheet of a model: pictures with its points on them, above what it draws."""
     pixels, z = model.present(observation).cpu().numpy(), model.encode(observation)
     places = model.points(z).cpu().numpy()
-    marked = [with_points(frame, at, SHEET_SIZE) for frame, at in zip(pixels, places, strict=True)]
-    rows = [np.stack(marked)]
+    both = zip(pixels, places, strict=True)
+    rows = [np.stack([with_points(picture, at, SHEET_SIZE) for picture, at in both])]
     if model.draws:
         rows.append(np.stack([enlarge(f, SHEET_SIZE) for f in model.draw(z).cpu().numpy()]))
     return contact_sheet(rows, len(pixels))
@@ -200,7 +201,7 @@ def distances(z: NDArray[np.float64], states: NDArray[np.float64], task: str) ->
 
 
 @torch.no_grad()
-def controllable(model: WorldModel, z: Tensor, horizon: int) -> list[float]:
+def controllable(model: WorldModel, z: Float[Tensor, "samples d"], horizon: int) -> list[float]:
     """Singular values of the endpoint's Jacobian in all actions of a plan, averaged over states.
 
     They say in how many directions a plan can move the latent, beside how many numbers it has.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -63,7 +64,9 @@ def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tensor:
+def calibrate(
+    model: WorldModel, train: EpisodeDataset, batch_size: int
+) -> Float[Tensor, "samples d"]:
     """Re-estimate the batch norms on training data; returns latents for `finalize`.
 
     Running averages lag far behind weights that still move, and evaluation would then see other
@@ -76,7 +79,7 @@ def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tens
         norm.momentum = None  # a plain average over what follows
     model.train()
     device = model.device
-    for indices in _spread(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
+    for indices in _evenly(len(train), CALIBRATION_BATCHES * batch_size, batch_size):
         batch = train.batch(indices)
         model.loss(batch.observation, torch.from_numpy(batch.actions).to(device))
     for norm, momentum in zip(norms, momenta, strict=True):
@@ -88,11 +91,13 @@ def calibrate(model: WorldModel, train: EpisodeDataset, batch_size: int) -> Tens
 @torch.no_grad()
 def encode_windows(
     model: WorldModel, data: EpisodeDataset, count: int
-) -> tuple[Tensor, Tensor, NDArray[np.float64] | None]:
-    """Latents, actions and states of windows spread evenly over a dataset."""
+) -> tuple[
+    Float[Tensor, "windows t d"], Float[Tensor, "windows t-1 m"], NDArray[np.float64] | None
+]:
+    """Latents, actions and states of windows taken evenly from a dataset."""
     device = model.device
     latents, actions, states = [], [], []
-    for indices in _spread(len(data), count, max(CHUNK // data.num_frames, 1)):
+    for indices in _evenly(len(data), count, max(CHUNK // data.num_frames, 1)):
         batch = data.batch(indices)
         latents.append(model.encode(batch.observation))
         actions.append(torch.from_numpy(batch.actions).to(device))
@@ -110,7 +115,7 @@ def longest_windows(data: EpisodeDataset) -> EpisodeDataset:
     return data.reframed(2)
 
 
-def _spread(total: int, count: int, chunk: int) -> Iterator[NDArray[np.int64]]:
+def _evenly(total: int, count: int, chunk: int) -> Iterator[NDArray[np.int64]]:
     chosen = np.unique(np.linspace(0, total - 1, min(count, total)).astype(np.int64))
     for start in range(0, len(chosen), chunk):
         yield chosen[start : start + chunk]

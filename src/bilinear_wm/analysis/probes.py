@@ -71,9 +71,9 @@ class LinearProbe:
 
 def probe(
     task: str,
-    z_fit: Tensor,
+    z_fit: Float[Tensor, "windows t d"],
     states_fit: NDArray[np.float64],
-    z: Tensor,
+    z: Float[Tensor, "others t d"],
     states: NDArray[np.float64],
 ) -> dict[str, float]:
     """R^2 of a linear probe of each of a task's variables, on held-out data."""

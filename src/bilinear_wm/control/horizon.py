@@ -104,7 +104,7 @@ class Course:
     horizon: int = 1
     start: Float[Tensor, "left m"] | None = None
     blocks: Float[Tensor, "h m"] | None = None
-    known: tuple[tuple[Seen, Tensor], ...] = ()
+    known: tuple[tuple[Seen, Float[Tensor, " d"]], ...] = ()
 
     def afresh(self) -> Self:
         """Everything forgotten but what pictures look like."""

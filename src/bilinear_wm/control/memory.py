@@ -29,7 +29,7 @@ class PlanMemory:
     """
 
     def __init__(
-        self, z: Float[Tensor, "windows h+1 d"], actions: Float[Tensor, "windows h m"]
+        self, z: Float[Tensor, "windows t d"], actions: Float[Tensor, "windows t-1 m"]
     ) -> None:
         self.horizon = actions.shape[1]
         self._ends, self._actions = torch.cat([z[:, 0], z[:, -1]], dim=-1), actions

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.residual import ResidualDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.observation import Seen
@@ -74,7 +75,7 @@ class ActionMonitor:
     """Compares recovered with executed actions.
 
     Attributes:
-        dynamics: The bilinear dynamics.
+        dynamics: The bilinear dynamics, without a residual.
         threshold: Largest disagreement that still counts as explained.
     """
 
@@ -93,7 +94,9 @@ class ActionMonitor:
         difference = self.dynamics.inverse(z, z_next) - action
         return difference.unflatten(-1, (-1, size)).mean(-2).norm(dim=-1)
 
-    def fires(self, z: Tensor, action: Tensor, z_next: Tensor) -> bool:
+    def fires(
+        self, z: Float[Tensor, " d"], action: Float[Tensor, " m"], z_next: Float[Tensor, " d"]
+    ) -> bool:
         """Whether one block is not explained."""
         return bool(self.disagreement(z, action, z_next) > self.threshold)
 
@@ -106,10 +109,11 @@ class ActionMonitor:
         false_alarms: float = 0.01,
     ) -> ActionMonitor:
         """The threshold that a share of undisturbed blocks exceeds."""
-        if not isinstance(model.dynamics, BilinearDynamics):
+        if not isinstance(model.dynamics, BilinearDynamics | ResidualDynamics):
             raise InputError(
                 f"monitor: expected a bilinear model, which recovers actions, found {model.kind}"
             )
-        monitor = cls(model.dynamics, float("inf"))
+        dynamics = model.dynamics.structured
+        monitor = cls(dynamics, float("inf"))
         values = monitor.disagreement(z[:, :-1], actions, z[:, 1:]).flatten()
-        return cls(model.dynamics, float(torch.quantile(values.float(), 1 - false_alarms)))
+        return cls(dynamics, float(torch.quantile(values.float(), 1 - false_alarms)))

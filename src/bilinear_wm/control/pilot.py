@@ -104,7 +104,7 @@ class Pilot:
             left = None
             if deadline_s is not None:
                 left = max(deadline_s - (time.perf_counter() - begun), SHORTEST_S)
-            start = torch.stack([starts[i] for i in chosen])
+            start = self._begin(problem, [starts[i] for i in chosen])
             together = self.planner.plan(problem, warm_start=start, deadline_s=left)
             plans |= zip(chosen, _apart(together), strict=True)
         raw = [self.model.to_env_actions(plans[i].actions).cpu().numpy() for i in range(len(jobs))]
@@ -134,15 +134,20 @@ class Pilot:
         spec = self.model.config.observes
         return seen if spec.is_picture else spec.of(seen)
 
-    def _problem(self, z0: Tensor, goal: Tensor, horizon: int) -> PlanProblem:
+    def _problem(
+        self, z0: Float[Tensor, "batch d"], goal: Float[Tensor, "batch n"], horizon: int
+    ) -> PlanProblem:
         """What to reach: latents, or variables read off them, in standard deviations."""
         if self.probe is None:
-            return PlanProblem(z0, goal, horizon, *self._bounds)
+            prior = self.model.propose(z0, goal, horizon)
+            return PlanProblem(z0, goal, horizon, *self._bounds, prior=prior)
         weight = self.planner.config.goal_weight
         term = StateGoal(self.probe.matrix, self.probe.offset, goal, self.probe.std, weight)
         return PlanProblem(z0, None, horizon, *self._bounds, terms=(term,))
 
-    def _distances(self, z0: Tensor, goal: Tensor) -> list[float]:
+    def _distances(
+        self, z0: Float[Tensor, "batch d"], goal: Float[Tensor, "batch n"]
+    ) -> list[float]:
         away = z0 - goal if self.probe is None else (self.probe.read(z0) - goal) / self.probe.std
         distances: list[float] = away.norm(dim=-1).tolist()
         return distances
@@ -158,20 +163,30 @@ class Pilot:
         values = self.monitor.disagreement(before, done, after)
         return int((values > self.monitor.threshold).sum()), float(values[-1])
 
-    def _starts(self, courses: Sequence[Course], z0: Tensor, z_goal: Tensor) -> list[Tensor]:
-        """What each plan begins from, followed by rest: the plan before, a memory, or rest."""
+    def _begin(
+        self, problem: PlanProblem, starts: Sequence[Float[Tensor, "some m"] | None]
+    ) -> Float[Tensor, "batch h m"]:
+        """What plans begin from: what there is of another plan, then the prior or rest."""
+        size = (len(problem.z0), problem.horizon, self.planner.dynamics.action_size)
+        begin = problem.z0.new_zeros(size) if problem.prior is None else problem.prior.clone()
+        for row, some in zip(begin, starts, strict=True):
+            if some is not None:
+                row[: len(some)] = some[: problem.horizon]
+        return begin
+
+    def _starts(
+        self,
+        courses: Sequence[Course],
+        z0: Float[Tensor, "batch d"],
+        z_goal: Float[Tensor, "batch n"],
+    ) -> list[Float[Tensor, "some m"] | None]:
+        """What each plan has of another to begin from: the plan before, or a memory."""
         found = [course.start for course in courses]
         if self.memory is not None:
             recalled = self.memory.recall(z0, z_goal)
             both = zip(found, recalled, strict=True)
             found = [old if own is None else own for own, old in both]
-        starts = []
-        for course, some in zip(courses, found, strict=True):
-            start = z0.new_zeros(course.horizon, self.planner.dynamics.action_size)
-            if some is not None:
-                start[: len(some)] = some[: course.horizon]
-            starts.append(start)
-        return starts
+        return found
 
 
 def _course(job: Job, distance: float, alarm: bool) -> Course:

@@ -50,8 +50,8 @@ class CollectConfig:
         cluster: A dask scheduler whose workers simulate instead, such as tcp://10.0.0.1:8786.
         seed: Episode i depends on (seed, i) alone.
         render_quality: `fast` pictures, or the benchmark's `faithful` ones.
-        disturbance: Standard deviation of what is added to the behaviour's actions now and then,
-            see `disturbed`.
+        disturbance: Strength of what is done to the behaviour's actions now and then, see
+            `Task.disturbed`.
         resume: Continue a file that an interrupted run left.
     """
 

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from bilinear_wm.data.file import Episode
-from bilinear_wm.tasks.base import Action, Policy, Task
+from bilinear_wm.tasks.base import Task
 
 TRAINING_STREAM, EVALUATION_STREAM = 0, 1
 """Seeds of recorded data and of freshly simulated evaluation episodes never meet."""
-DISTURBED_STEPS, DISTURBED_SHARE = (3, 11), 0.6
-"""How long a disturbance lasts, and how many of them are not zero."""
 
 
 def episode_seed(seed: int, index: int, stream: int = TRAINING_STREAM) -> int:
@@ -33,27 +31,6 @@ def simulate_episode(env: Task, seed: int) -> Episode:
     return run_episode(env, seed, None, 0.0)
 
 
-def disturbed(act: Policy, env: Task, std: float, rng: np.random.Generator) -> Policy:
-    """A behaviour whose hand is pushed: a random action is added, for a few steps at a time.
-
-    A behaviour that always answers a state in the same way does not show what other actions would
-    have done there; a model then knows its habits, and planners leave them. docs/experiments.md
-    has what that costs in PushT.
-    """
-    low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
-    offset, left = np.zeros_like(low), 0
-
-    def pushed() -> Action:
-        nonlocal offset, left
-        if left == 0:
-            left = int(rng.integers(*DISTURBED_STEPS))
-            offset = (rng.random() < DISTURBED_SHARE) * rng.normal(0, std, low.shape)
-        left -= 1
-        return np.clip(act() + offset, low, high).astype(low.dtype)
-
-    return pushed
-
-
 def run_episode(
     env: Task,
     seed: int,
@@ -65,7 +42,7 @@ def run_episode(
     act = env.behaviour()
     if disturbance > 0:
         rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(1,)))
-        act = disturbed(act, env, disturbance, rng)
+        act = env.disturbed(act, disturbance, rng)
     if not env.behaviour_ends_at_goal:
         env.clear_goal()
     states, actions = [env.state], []

@@ -45,23 +45,28 @@ class BilinearDynamics(Dynamics):
         self.A = nn.Parameter(torch.eye(d))
         self.B = nn.Parameter(torch.randn(d, m) / d**0.5)
         self.C = nn.Parameter(torch.randn(d, m, d) * (0.5 / d))
-        self.scale: FreeMatrix | BoundedMatrix = (
+        self.gain: FreeMatrix | BoundedMatrix = (
             BoundedMatrix(m, gain_init, min_singular, self.env_action_size)
             if min_singular > 0
             else FreeMatrix(m, gain_init)
         )
 
     @property
+    def structured(self) -> BilinearDynamics:
+        """What there is without a residual: itself."""
+        return self
+
+    @property
     def R(self) -> Float[Tensor, "m m"]:  # noqa: N802
         """How far each action moves the latent along the columns of Q."""
-        return self.scale.matrix()
+        return self.gain.matrix()
 
     def directions(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
         """B + C z."""
-        return self.B + self.spread(z)
+        return self.B + self.turn(z)
 
-    def spread(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
-        """C z."""
+    def turn(self, z: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d m"]:
+        """C z: how the latent turns the directions."""
         # z @ C^T with the long side last runs several times faster than C @ z.
         flat = z @ self.C.view(-1, self.latent_size).T
         return flat.view(*z.shape, self.action_size)
@@ -118,8 +123,8 @@ class BilinearDynamics(Dynamics):
         with U(X) = triu(X) + tril(X, -1)^T. W is not formed, and all rows pass A and C together.
         """
         k = z.shape[-2] - 1
-        drift, spread = z @ self.A.T, self.spread(z)
-        q, m_dot = spread.select(-3, 0).add_(self.B), spread.narrow(-3, 1, k)
+        drift, turned = z @ self.A.T, self.turn(z)
+        q, m_dot = turned.select(-3, 0).add_(self.B), turned.narrow(-3, 1, k)
         b, push = a.narrow(-2, 0, 1).mT, a
         if self.normalization == "cholqr":
             r, inverse = self.R, _inverse_factor(q)
@@ -133,6 +138,16 @@ class BilinearDynamics(Dynamics):
         z_next = push @ q.mT
         z_next.narrow(-2, 0, 1 + k).add_(drift)
         return z_next
+
+    @torch.no_grad()
+    def rescale(self, weight: Float[Tensor, " d"]) -> None:
+        """Roughly the same dynamics for latents multiplied by `weight`.
+
+        Roughly, because normalized directions do not stay so: it is where a fit begins.
+        """
+        self.A.mul_(weight[:, None] / weight)
+        self.B.mul_(weight[:, None])
+        self.C.mul_(weight[:, None, None] / weight)
 
     @torch.no_grad()
     def fold_gauge(self, z: Float[Tensor, "batch d"]) -> None:

@@ -40,7 +40,7 @@ class BoundedMatrix(nn.Module):
         basis = torch.kron(_cosines(size // env_action_size), torch.eye(env_action_size))
         with torch.no_grad():
             self.left.weight = self.right.weight = basis
-        self.spread = nn.Parameter(torch.full((size,), math.log(math.e - 1) * above))
+        self.excess = nn.Parameter(torch.full((size,), math.log(math.e - 1) * above))
         self._known: tuple[list[tuple[int, int, torch.dtype]], Tensor] | None = None
 
     def matrix(self) -> Tensor:
@@ -54,7 +54,7 @@ class BoundedMatrix(nn.Module):
         return self._known[1]
 
     def _product(self) -> Tensor:
-        singular = self.root + F.softplus(self.spread, beta=self.sharpness)
+        singular = self.root + F.softplus(self.excess, beta=self.sharpness)
         product: Tensor = (self.left.weight * singular) @ self.right.weight.mT
         return product
 

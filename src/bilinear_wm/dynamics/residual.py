@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from bilinear_wm.dynamics.bilinear import BilinearDynamics
+from bilinear_wm.dynamics.base import Dynamics
+from bilinear_wm.dynamics.bilinear import BilinearDynamics, apply
 from bilinear_wm.dynamics.cholqr import cholqr, cholqr_jvp
 
 
@@ -35,31 +36,28 @@ class Gate(nn.Module):
         return 0.5 + 0.5 * x * c * (1 + c * c)
 
 
-class ResidualDynamics(BilinearDynamics):
-    """Bilinear dynamics with a planning residual.
+class ResidualDynamics(Dynamics):
+    """Bilinear dynamics and a planning residual.
 
     Args:
-        base: The dynamics to extend; its parameters become this module's, frozen.
+        structured: A, B, C and R; frozen from now on.
         hidden: Width of the residual network.
     """
 
     coherent: Tensor
 
-    def __init__(self, base: BilinearDynamics, hidden: int) -> None:
-        nn.Module.__init__(self)
-        self.latent_size, self.action_size = d, m = base.latent_size, base.action_size
-        self.env_action_size = base.env_action_size
-        self.normalization = base.normalization
-        self.A, self.B, self.C, self.scale = base.A, base.B, base.C, base.scale
-        for parameter in self.parameters():
-            parameter.requires_grad_(False)
+    def __init__(self, structured: BilinearDynamics, hidden: int) -> None:
+        super().__init__()
+        self.latent_size, self.action_size = d, m = structured.latent_size, structured.action_size
+        self.env_action_size = structured.env_action_size
+        self.structured = structured.requires_grad_(False)
         self.residual = nn.Sequential(
             nn.Linear(d + m, hidden), Gate(), nn.Linear(hidden, hidden), Gate(),
             nn.Linear(hidden, d),
         )  # fmt: skip
         self._zero_last()
-        repeats = m // base.env_action_size
-        coherent = torch.eye(base.env_action_size).repeat(repeats, 1) / repeats**0.5
+        repeats = m // self.env_action_size
+        coherent = torch.eye(self.env_action_size).repeat(repeats, 1) / repeats**0.5
         self.register_buffer("coherent", coherent, persistent=False)
 
     def _zero_last(self) -> None:
@@ -82,40 +80,32 @@ class ResidualDynamics(BilinearDynamics):
         first.weight[:, : self.latent_size] /= std.clamp_min(0.02 * std.max())
         first.bias.sub_(first.weight[:, : self.latent_size] @ z.mean(0))
 
-    @torch.no_grad()
-    def rescale(self, weight: Float[Tensor, " d"]) -> None:
-        """Roughly the same structured dynamics for latents multiplied by `weight`.
-
-        Roughly, because normalized directions do not stay so: it is where a fit begins.
-        """
-        self.A.mul_(weight[:, None] / weight)
-        self.B.mul_(weight[:, None])
-        self.C.mul_(weight[:, None, None] / weight)
-
     def step(
         self, z: Float[Tensor, "*batch d"], a: Float[Tensor, "*batch m"]
     ) -> Float[Tensor, "*batch d"]:
         r = self.residual(torch.cat([z, a], dim=-1))
-        tilde = self.directions(z)
-        if self.normalization == "none":
-            gain, p = tilde, cholqr(tilde @ self.coherent)
+        base = self.structured
+        tilde = base.directions(z)
+        if base.normalization == "none":
+            q, p = tilde, cholqr(tilde @ self.coherent)
         else:
-            gain = cholqr(tilde)
-            a, p = a @ self.R.T, gain @ self.held_basis()
-        return z @ self.A.T + (gain @ a.unsqueeze(-1)).squeeze(-1) + _reject(p, r)
+            q = cholqr(tilde)
+            a, p = a @ base.R.T, q @ self.held_basis()
+        return z @ base.A.T + apply(q, a) + _reject(p, r)
 
     def held_basis(self) -> Float[Tensor, "m k"]:
         """T: the coherent control directions in the basis of Q."""
-        return cholqr(self.R @ self.coherent)
+        return cholqr(self.structured.R @ self.coherent)
 
     def step_jet(
         self, z: Float[Tensor, "*batch z_rows d"], a: Float[Tensor, "*batch a_rows m"]
     ) -> Float[Tensor, "*batch a_rows d"]:
         """Adds d[(I - P P^T) r] = (I - P P^T) rdot - Pdot P^T r - P Pdot^T r."""
-        z_next = super().step_jet(z, a)
+        base = self.structured
+        z_next = base.step_jet(z, a)
         z = F.pad(z, (0, 0, 0, a.shape[-2] - z.shape[-2]))
-        tilde, tilde_dot = self.directions(z[..., 0, :]), self.spread(z[..., 1:, :])
-        if self.normalization == "none":
+        tilde, tilde_dot = base.directions(z[..., 0, :]), base.turn(z[..., 1:, :])
+        if base.normalization == "none":
             p, p_dot = cholqr_jvp(tilde @ self.coherent, tilde_dot @ self.coherent)
         else:
             q, q_dot = cholqr_jvp(tilde, tilde_dot)

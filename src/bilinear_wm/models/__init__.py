@@ -26,6 +26,7 @@ def load_model(folder: str | Path) -> WorldModel:
     kind = config.pop("kind", None)
     MODELS.check(kind, f"{folder / checkpoint.CONFIG}: kind")
     where = str(folder / checkpoint.CONFIG)
+    tensors = MODELS[kind].renamed(tensors)
     wanted = MODELS[kind].config_class.from_dict(config, where)
     with torch.device("meta"):  # takes no memory, whatever the configuration asks for
         shapes = _make(kind, wanted, where)

@@ -20,6 +20,7 @@ from bilinear_wm.models.config import ModelConfig
 from bilinear_wm.models.drawing import Drawing
 from bilinear_wm.models.encoders import make_encoder
 from bilinear_wm.models.encoders.points import LARGEST_SHIFT, PointsEncoder, shifted
+from bilinear_wm.models.prior import ActionPrior
 from bilinear_wm.models.senses import Senses
 from bilinear_wm.observation import Observation
 
@@ -59,6 +60,8 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
             self.drawing = Drawing(config)
         if not config.observes.is_picture:
             self.senses = Senses(config)
+        if config.prior_hidden > 0:
+            self.prior = ActionPrior(config.latent_size, config.block_size, config.prior_hidden)
         self.register_buffer("action_mean", torch.tensor(config.action_mean), persistent=False)
         self.register_buffer("action_std", torch.tensor(config.action_std), persistent=False)
 
@@ -219,6 +222,15 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         drawn: Tensor = self._of(self._known(camera))[1].draw(self.points(z, camera))
         return drawn
 
+    @torch.no_grad()
+    def propose(
+        self, z: Float[Tensor, "batch d"], z_goal: Float[Tensor, "batch d"], horizon: int
+    ) -> Float[Tensor, "batch horizon m"] | None:
+        """What the recorded behaviour would do, where the model has learned that."""
+        if self.config.prior_hidden == 0:
+            return None
+        return self.prior.propose(z, z_goal, horizon)
+
     def to_env_actions(self, actions: Float[Tensor, "*batch h m"]) -> Float[Tensor, "*batch s a"]:
         """Model actions as raw actions, one row per environment step."""
         raw = actions.unflatten(-1, (self.config.frame_skip, -1)).flatten(-3, -2)
@@ -248,6 +260,11 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         return limits[0], limits[1]
 
     # Storing: huggingface-hub's mixin, with loading that is always strict.
+
+    @staticmethod
+    def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Stored weights by their present names, where earlier versions had others."""
+        return tensors
 
     def _save_pretrained(self, save_directory: Path) -> None:
         config = {"kind": self.kind, **self.config.to_dict()}

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -59,11 +60,11 @@ class BilinearWorldModel(WorldModel):
     kind = "bilinear"
     config_class = BilinearConfig
     config: BilinearConfig
-    dynamics: BilinearDynamics
+    dynamics: BilinearDynamics | ResidualDynamics
 
     def __init__(self, config: BilinearConfig) -> None:
         super().__init__(config)
-        self.dynamics = BilinearDynamics(
+        structured = BilinearDynamics(
             config.latent_size,
             config.block_size,
             config.normalization,
@@ -71,15 +72,22 @@ class BilinearWorldModel(WorldModel):
             config.gain_init,
             config.action_size,
         )
-        if config.residual_hidden > 0:
-            self.dynamics = ResidualDynamics(self.dynamics, config.residual_hidden)
+        hidden = config.residual_hidden
+        self.dynamics = ResidualDynamics(structured, hidden) if hidden > 0 else structured
+
+    def with_residual(self, hidden: int) -> BilinearWorldModel:
+        """A copy with a residual, which adds nothing yet."""
+        model = BilinearWorldModel(replace(self.config, residual_hidden=hidden))
+        model.load_state_dict(self.state_dict(), strict=False)  # all but the dynamics
+        model.dynamics.structured.load_state_dict(self.dynamics.structured.state_dict())
+        return model
 
     def latent_loss(
         self, z: Float[Tensor, "batch frames d"], actions: Float[Tensor, "batch frames-1 m"]
     ) -> Loss:
         """Forward error + lambda * error of the recovered actions, as means (and the options)."""
         with torch.autocast(z.device.type, enabled=False):
-            m_z, recovered, moved = self.dynamics.transition(z[:, :-1], z[:, 1:])
+            m_z, recovered, moved = self.dynamics.structured.transition(z[:, :-1], z[:, 1:])
             forward = (moved - apply(m_z, actions)).square().mean()
             inverse = (actions - recovered).square().mean()
             if self.config.forward_unit == "motion":
@@ -89,11 +97,25 @@ class BilinearWorldModel(WorldModel):
     @torch.no_grad()
     def health(self) -> dict[str, float]:
         """Collapse begins where the smallest singular value of R goes to zero."""
-        singular = torch.linalg.svdvals(self.dynamics.R.double())
+        singular = torch.linalg.svdvals(self.dynamics.structured.R.double())
         return {"sigma_min": float(singular[-1]), "sigma_max": float(singular[0])}
 
     def finalize(self, z: Float[Tensor, "batch d"]) -> None:
-        self.dynamics.fold_gauge(z)
+        self.dynamics.structured.fold_gauge(z)
+
+    @staticmethod
+    def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """R was called scale, and a residual had A, B, C and R beside it, not inside."""
+        extended = any(name.startswith("dynamics.residual.") for name in tensors)
+        inside = "dynamics.structured." if extended else "dynamics."
+
+        def now(name: str) -> str:
+            if re.match(r"dynamics\.([ABC]$|scale\.)", name) is None:
+                return name
+            name = name.replace("dynamics.", inside, 1).replace(".scale.", ".gain.")
+            return name.replace(".gain.spread", ".gain.excess")
+
+        return {now(name): tensor for name, tensor in tensors.items()}
 
 
 def typical_motion(z: Float[Tensor, "batch frames d"]) -> Float[Tensor, ""]:

@@ -31,7 +31,7 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
-         "observed", "observed_every", "image_width"}  # fmt: skip
+         "observed", "observed_every", "drawing_focus", "prior_hidden", "image_width"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
 LARGEST = {"depth": 256, "image_size": 4096, "observed": 1024}
 LARGEST_SIZE = 2**16
@@ -72,8 +72,13 @@ class ModelConfig:
     # The anchor.
     drawing_weight: float = 0.0
     """Of the drawing anchor, for the points encoder; 0 for none."""
+    drawing_focus: float = 1.0
+    """Share of each picture's pixels that it counts, the hardest; 1 for all of them alike."""
     shift_weight: float = 0.0
     """Of a term by which points move with the picture when it is shifted; 0 for none."""
+    # The plan to begin from.
+    prior_hidden: int = 0
+    """Width of the action prior (`bwm train-prior`); 0 while there is none."""
     # What is observed.
     cameras: tuple[str, ...] = (CAMERA,)
     """Each has an encoder of its own."""
@@ -100,6 +105,11 @@ class ModelConfig:
                     f"{name}: expected 0 for the encoder {self.encoder!r}, which has no points, "
                     f'found {getattr(self, name)}; add \'"drawing_weight": 0, "shift_weight": 0\''
                 )
+        if not 0 < self.drawing_focus <= 1:
+            raise InputError(
+                "drawing_focus: expected a share of the pixels above 0 and at most 1, "
+                f"found {self.drawing_focus}"
+            )
         if len(self.action_mean) != len(self.action_std) or min(self.action_std, default=0) <= 0:
             raise InputError(
                 "action_mean, action_std: expected equally many numbers and positive stds, "

@@ -180,10 +180,10 @@ def _cost(ws: Any, p: Any, actions: Any) -> float:
     horizon = actions.shape[0]
     total = 0.0
     for t in range(horizon):
-        if p.stages[t] > 0:
+        if p.weights[t] > 0:
             for i in range(p.z0.shape[0]):
                 error = np.float64(ws.latents[t + 1, i]) - np.float64(p.targets[t, i])
-                total += 0.5 * p.stages[t] * error * error
+                total += 0.5 * p.weights[t] * error * error
     return _finite(total + _action_cost(p, actions))
 
 
@@ -239,7 +239,7 @@ def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int, refreshed: int)
             row = where[i, 0] * r + where[i, 1]
             hessian[i, j] = p.curvature[row, where[j, 0] * r + where[j, 1]]
     for t in range(horizon):
-        weight = p.stages[t]
+        weight = p.weights[t]
         if weight > 0:
             active = 0
             while active < k and where[active, 0] <= t:

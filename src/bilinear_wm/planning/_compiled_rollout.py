@@ -94,12 +94,12 @@ def roll_out_many(w: Any, ws: Any, bs: Any, p: Any, plans: Any) -> None:
                 passed, q = bs.passed[i], ws.q
                 directions(w, ws, passed, q)
             advance(w, ws, passed, q, plans[i, t], bs.outputs[i], bs.latents[i])
-            if p.stages[t] > 0:
+            if p.weights[t] > 0:
                 total = 0.0
                 for j in range(d):
                     error = np.float64(bs.latents[i, j]) - np.float64(p.targets[t, j])
                     total += error * error
-                bs.costs[i] += 0.5 * p.stages[t] * total
+                bs.costs[i] += 0.5 * p.weights[t] * total
 
 
 @compiled

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Protocol, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from bilinear_wm.errors import InputError, check_choices
@@ -53,6 +53,8 @@ class PlanProblem:
         path: Latents to pass after each block, (horizon, d) or (batch, horizon, d); counts where
             the planner's `path_weight` is positive. By default the goal itself.
         terms: Further costs, such as those of `planning/terms.py`.
+        prior: A plan to begin from, (horizon, m) with the problem's batch axis if any; effort
+            counts from it. By default rest.
     """
 
     z0: Tensor
@@ -62,6 +64,7 @@ class PlanProblem:
     action_high: Tensor | None = None
     path: Tensor | None = None
     terms: tuple[Term, ...] = ()
+    prior: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.horizon, int) or self.horizon < 1:
@@ -99,11 +102,11 @@ class PlanProblem:
 class Plan:
     """What to do, and what the model expects of it. Batched like its problem."""
 
-    actions: Tensor
-    """(horizon, m) or (batch, horizon, m): blocks of model actions."""
-    latents: Tensor
-    """(horizon + 1, d) or (batch, horizon + 1, d): predictions, the present first."""
-    cost: Tensor
+    actions: Float[Tensor, "*batch h m"]
+    """Blocks of model actions."""
+    latents: Float[Tensor, "*batch h+1 d"]
+    """Predictions, the present first."""
+    cost: Float[Tensor, "*batch"]
     """The objective; infinite where the model overflows, NaN after bad input."""
     status: Status | tuple[Status, ...]
     iterations: int | tuple[int, ...]
@@ -117,7 +120,7 @@ class PlannerConfig:
     Attributes:
         goal_weight: lambda_g of the paper's table, on 1/2 |z_H - z_goal|^2.
         path_weight: The same for the latents on the way, against the path or the goal.
-        effort: c, on 1/2 |a|^2.
+        effort: c, on 1/2 |a|^2, or on 1/2 |a - prior|^2 where the problem has a prior.
         smoothness: On half the squared changes between consecutive environment actions.
         seed: Of whatever is random; the same call gives the same plan.
     """
@@ -161,7 +164,7 @@ class Search:
                 return
             yield number
 
-    def rows(self, index: Tensor) -> Search:
+    def rows(self, index: Int[Tensor, " rows"]) -> Search:
         """Some of the problems."""
         return replace(
             self,
@@ -226,12 +229,13 @@ class Planner(abc.ABC):
         """
         begun = time.perf_counter()
         z0, goal, path, start, low, high = self._tensors(problem, warm_start)
-        usable = torch.stack([_sane(x) for x in (z0, goal, path, start)]).all(0)
+        prior = self._blocks("prior", problem, problem.prior, like=start)
+        usable = torch.stack([_sane(x) for x in (z0, goal, path, start, prior)]).all(0)
         start = torch.where(_sane(start)[:, None, None], start, 0.0)
         if low is not None:
             start = start.clamp(low, high)
         stop_at = torch.inf if deadline_s is None else begun + deadline_s
-        objective = self._objective(problem, goal, path)
+        objective = self._objective(problem, goal, path, prior)
         search = Search(z0, objective, start, low, high, stop_at)
         everything = len(usable) > 0 and bool(usable.all())
         found = self._search(search) if everything else self._search_some(search, usable)
@@ -251,7 +255,7 @@ class Planner(abc.ABC):
             seconds,
         )
 
-    def _search_some(self, search: Search, usable: Tensor) -> SearchResult:
+    def _search_some(self, search: Search, usable: Bool[Tensor, " batch"]) -> SearchResult:
         """Search the usable problems; the others get their start back."""
         actions, cost = search.start.clone(), search.z0.new_full((len(usable),), torch.nan)
         status: list[Status] = ["bad_input"] * len(usable)
@@ -266,7 +270,14 @@ class Planner(abc.ABC):
 
     def _tensors(
         self, problem: PlanProblem, warm_start: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[
+        Float[Tensor, "batch d"],
+        Float[Tensor, "batch d"],
+        Float[Tensor, "batch h d"],
+        Float[Tensor, "batch h m"],
+        Float[Tensor, " m"] | None,
+        Float[Tensor, " m"] | None,
+    ]:
         """Everything in the dynamics' dtype and device, with a batch axis."""
         d, m, h = self.dynamics.latent_size, self.dynamics.action_size, problem.horizon
         if problem.z0.shape[-1] != d:
@@ -274,20 +285,13 @@ class Planner(abc.ABC):
                 f"z0, z_goal: expected latents of {d} numbers, found {problem.z0.shape[-1]}"
             )
         like = next(iter(self.dynamics.parameters()))  # type: ignore[attr-defined]
-        batch = problem.z0.shape[:-1]
         z0 = problem.z0.to(like).view(-1, d)
         goal = z0 if problem.z_goal is None else problem.z_goal.to(like).view(-1, d)
         path = goal[:, None].expand(-1, h, -1)
         if problem.path is not None:
             path = problem.path.to(like).view(-1, h, d)
-        if warm_start is None:
-            start = z0.new_zeros(len(z0), h, m)
-        elif warm_start.shape == (*batch, h, m):
-            start = warm_start.to(like).view(-1, h, m)
-        else:
-            raise InputError(
-                f"warm_start: expected shape {(*batch, h, m)}, found {tuple(warm_start.shape)}"
-            )
+        begin = problem.prior if warm_start is None else warm_start
+        start = self._blocks("warm_start", problem, begin, like=z0.new_zeros(len(z0), h, m))
         low, high = problem.action_low, problem.action_high
         if low is None or high is None:
             return z0, goal, path, start, None, None
@@ -298,7 +302,24 @@ class Planner(abc.ABC):
             )
         return z0, goal, path, start, low.to(like), high.to(like)
 
-    def _objective(self, problem: PlanProblem, goal: Tensor, path: Tensor) -> Objective:
+    def _blocks(
+        self, name: str, problem: PlanProblem, given: Tensor | None, like: Tensor
+    ) -> Float[Tensor, "batch h m"]:
+        """Blocks of actions that were given, or rest."""
+        if given is None:
+            return torch.zeros_like(like)
+        shape = (*problem.z0.shape[:-1], *like.shape[1:])
+        if given.shape != shape:
+            raise InputError(f"{name}: expected shape {shape}, found {tuple(given.shape)}")
+        return given.to(like).view_as(like)
+
+    def _objective(
+        self,
+        problem: PlanProblem,
+        goal: Float[Tensor, "batch d"],
+        path: Float[Tensor, "batch h d"],
+        prior: Float[Tensor, "batch h m"],
+    ) -> Objective:
         config = self.config
         terms = list(problem.terms)
         if problem.z_goal is not None:
@@ -306,7 +327,8 @@ class Planner(abc.ABC):
             weights = (config.path_weight,) * (problem.horizon - 1) + (config.goal_weight,)
             terms.insert(0, Reach(targets, weights))
         if config.effort:
-            terms.append(Effort(config.effort))
+            about = None if problem.prior is None else prior
+            terms.append(Effort(config.effort, about))
         if config.smoothness:
             terms.append(Smoothness(config.smoothness, self.dynamics.env_action_size))
         return Objective(tuple(terms))
@@ -340,7 +362,9 @@ def candidate_costs(
     return torch.cat(costs)
 
 
-def search_result(actions: Tensor, cost: Tensor, done: int, limit: int) -> SearchResult:
+def search_result(
+    actions: Float[Tensor, "batch h m"], cost: Float[Tensor, " batch"], done: int, limit: int
+) -> SearchResult:
     """Of a search whose problems all ended alike, but for overflow, after `done` iterations."""
     status: Status = "max_iterations" if done >= limit else "deadline"
     ends: list[Status] = [
@@ -349,6 +373,6 @@ def search_result(actions: Tensor, cost: Tensor, done: int, limit: int) -> Searc
     return SearchResult(actions, cost, ends, [done] * len(actions))
 
 
-def _sane(x: Float[Tensor, "batch ..."]) -> Tensor:
+def _sane(x: Float[Tensor, "batch ..."]) -> Bool[Tensor, " batch"]:
     """Which rows are finite and of a size that a model can have produced."""
     return (x.abs() < LARGEST).flatten(1).all(1)

@@ -70,7 +70,9 @@ class CEMPlanner(Planner):
         return torch.randn(count, horizon, self.dynamics.action_size, generator=generator)
 
     def _kept(
-        self, mean: Tensor, elites: Float[Tensor, "batch elites h m"] | None
+        self,
+        mean: Float[Tensor, "batch h m"],
+        elites: Float[Tensor, "batch elites h m"] | None,
     ) -> Float[Tensor, "batch kept h m"]:
         """Plans that join the population as they are; the first `elites` are the best."""
         return mean[:, None][:, :0]

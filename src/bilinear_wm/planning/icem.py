@@ -49,7 +49,9 @@ class ICEMPlanner(CEMPlanner):
         return coloured(steps, self.config.colour).reshape(white.shape)
 
     def _kept(
-        self, mean: Tensor, elites: Float[Tensor, "batch elites h m"] | None
+        self,
+        mean: Float[Tensor, "batch h m"],
+        elites: Float[Tensor, "batch elites h m"] | None,
     ) -> Float[Tensor, "batch kept h m"]:
         if elites is None or self.config.survivors == 0:
             return mean[:, None][:, :0]

@@ -115,7 +115,7 @@ class Numbers(NamedTuple):
 
     z0: F32
     targets: F32  # (h, d)
-    stages: F64  # (h): weights of the targets
+    weights: F64  # (h): of the targets
     effort: float
     smoothness: float
     curvature: F64  # (h r, h r): E^T of their Hessian E
@@ -141,10 +141,11 @@ def kernel_for(
     """
     if type(dynamics) not in (BilinearDynamics, ResidualDynamics):
         return None
-    assert isinstance(dynamics, BilinearDynamics)
-    if dynamics.normalization != "cholqr":
+    assert isinstance(dynamics, BilinearDynamics | ResidualDynamics)
+    structured = dynamics.structured
+    if structured.normalization != "cholqr":
         return None
-    if dynamics.A.device.type != "cpu" or dynamics.A.dtype != torch.float32:
+    if structured.A.device.type != "cpu" or structured.A.dtype != torch.float32:
         return None
     try:
         from bilinear_wm.planning import _compiled
@@ -161,7 +162,11 @@ class Kernel:
     """Compiled search for one problem at a time; threads may share it."""
 
     def __init__(
-        self, compiled: Any, dynamics: BilinearDynamics, lift: Tensor, config: GaussNewtonConfig
+        self,
+        compiled: Any,
+        dynamics: BilinearDynamics | ResidualDynamics,
+        lift: Tensor,
+        config: GaussNewtonConfig,
     ) -> None:
         self._compiled, self._config = compiled, config
         self._dynamics, self._lift = dynamics, lift
@@ -175,8 +180,10 @@ class Kernel:
         """Whether it plans for that: one Reach, at most one Effort and one Smoothness."""
         kinds = [type(term) for term in objective.terms]
         steps = [t.env_action_size for t in objective.terms if isinstance(t, Smoothness)]
+        plain = all(t.about is None for t in objective.terms if isinstance(t, Effort))
         return (
-            Reach in kinds
+            plain
+            and Reach in kinds
             and len(set(kinds)) == len(kinds)
             and {Reach, Effort, Smoothness}.issuperset(kinds)
             and {self._dynamics.env_action_size}.issuperset(steps)
@@ -218,7 +225,7 @@ class Kernel:
         effort = smoothness = 0.0
         for term in search.objective.terms:
             if isinstance(term, Reach):
-                targets, stages = term.targets[0].numpy(), np.array(term.weights)
+                targets, weights = term.targets[0].numpy(), np.array(term.weights)
             elif isinstance(term, Effort):
                 effort = term.weight
             elif isinstance(term, Smoothness):
@@ -226,7 +233,7 @@ class Kernel:
         return Numbers(
             z0=_filled(search.z0[0].numpy()),
             targets=_filled(targets),
-            stages=stages,
+            weights=weights,
             effort=effort,
             smoothness=smoothness,
             curvature=self._curvature(horizon, effort, smoothness),
@@ -292,13 +299,13 @@ def _filled(rows: F32) -> F32:
     return np.ascontiguousarray(rows)
 
 
-def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
+def _lay_out(dynamics: BilinearDynamics | ResidualDynamics, lift: Tensor) -> Weights:
     from bilinear_wm.planning._compiled_products import panels
 
-    m, d = dynamics.action_size, dynamics.latent_size
-    e, gain = lift.numpy(), dynamics.R.detach().numpy()
-    spread = np.concatenate([dynamics.C.detach().numpy(), dynamics.A.detach().numpy()[:, None]], 1)
-    wide = _filled(np.ascontiguousarray(spread.transpose(2, 1, 0)))  # (d, m + 1, d)
+    m, d, base = dynamics.action_size, dynamics.latent_size, dynamics.structured
+    e, gain = lift.numpy(), base.R.detach().numpy()
+    wide = np.concatenate([base.C.detach().numpy(), base.A.detach().numpy()[:, None]], 1)
+    wide = _filled(np.ascontiguousarray(wide.transpose(2, 1, 0)))  # (d, m + 1, d)
     entering = np.zeros((e.shape[1], 0), np.float32)
     first, second, third = (np.zeros((0, 1, 1), np.float32) for _ in range(3))
     biases = [np.zeros(0, np.float32) for _ in range(3)]
@@ -314,7 +321,7 @@ def _lay_out(dynamics: BilinearDynamics, lift: Tensor) -> Weights:
         basis = dynamics.held_basis().detach().numpy()
         held = basis @ basis.T
     return Weights(
-        base=_filled(dynamics.B.detach().T.numpy()),
+        base=_filled(base.B.detach().T.numpy()),
         wide=panels(_filled(wide.reshape(d, -1).T).T),
         gain=np.ascontiguousarray(gain.astype(np.float64)),
         lift=np.ascontiguousarray(e.astype(np.float64)),

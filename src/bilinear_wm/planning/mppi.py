@@ -74,9 +74,9 @@ class MPPIPlanner(Planner):
                 break
             finite = torch.isfinite(costs)
             known = torch.where(finite, costs, 0.0)
-            spread = known.std(-1, keepdim=True).clamp_min(1e-30)
+            std = known.std(-1, keepdim=True).clamp_min(1e-30)
             lowest_cost = costs.amin(-1, keepdim=True)
-            score = -(costs - lowest_cost) / (config.temperature * spread)
+            score = -(costs - lowest_cost) / (config.temperature * std)
             weights = torch.softmax(torch.nan_to_num(score, nan=-1e9, neginf=-1e9), dim=-1)
             mean = search.clamp((weights[..., None, None] * plans).sum(1))
             done += 1

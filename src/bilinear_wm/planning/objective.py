@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+
+Latents = Float[Tensor, "batch t d"]
+Actions = Float[Tensor, "batch t-1 m"]
+SeveralLatents = Float[Tensor, "batch samples t d"]
+SeveralActions = Float[Tensor, "batch samples t-1 m"]
+Costs = Float[Tensor, "batch samples"]
+"""One plan a problem, or several; t = H + 1."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Tangents:
     that the latent after t + 1 blocks depends on a leading part of them.
     """
 
-    latents: Sequence[Float[Tensor, "batch k_t d"]]
+    latents: Sequence[Float[Tensor, "batch _ d"]]
     """J_1^T ... J_H^T: one direction a row."""
     actions: Float[Tensor, "h m k"]
     """E."""
@@ -43,23 +50,14 @@ class Term(abc.ABC):
     """One summand of the objective, for a batch of problems."""
 
     @abc.abstractmethod
-    def value(
-        self,
-        latents: Float[Tensor, "batch samples h+1 d"],
-        actions: Float[Tensor, "batch samples h m"],
-    ) -> Float[Tensor, "batch samples"]:
+    def value(self, latents: SeveralLatents, actions: SeveralActions) -> Costs:
         """Its value for several plans a problem."""
 
     @abc.abstractmethod
-    def quadratic(
-        self,
-        latents: Float[Tensor, "batch h+1 d"],
-        actions: Float[Tensor, "batch h m"],
-        tangents: Tangents,
-    ) -> Quadratic:
+    def quadratic(self, latents: Latents, actions: Actions, tangents: Tangents) -> Quadratic:
         """Its derivatives at one plan a problem."""
 
-    def rows(self, index: Tensor) -> Self:
+    def rows(self, index: Int[Tensor, " rows"]) -> Self:
         """The same term for some of the problems."""
         return self
 
@@ -75,18 +73,18 @@ class Reach(Term):
     weights: tuple[float, ...]
     """One per block; zero where the latent is free."""
 
-    def value(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def value(self, latents: SeveralLatents, actions: SeveralActions) -> Costs:
         total = self._part(latents, len(self.weights) - 1)
         for t, weight in enumerate(self.weights[:-1]):
             if weight:
                 total = total + self._part(latents, t)
         return total
 
-    def _part(self, latents: Tensor, t: int) -> Tensor:
+    def _part(self, latents: SeveralLatents, t: int) -> Costs:
         error = latents[:, :, t + 1] - self.targets[:, None, t]
         return 0.5 * self.weights[t] * error.square().sum(-1)
 
-    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+    def quadratic(self, latents: Latents, actions: Actions, tangents: Tangents) -> Quadratic:
         gradient, hessian = self._slopes(latents, tangents, len(self.weights) - 1)
         for t, weight in enumerate(self.weights[:-1]):
             if weight:
@@ -96,28 +94,39 @@ class Reach(Term):
                 hessian[:, :k, :k] += second
         return Quadratic(gradient.squeeze(-1), hessian)
 
-    def _slopes(self, latents: Tensor, tangents: Tangents, t: int) -> tuple[Tensor, Tensor]:
+    def _slopes(
+        self, latents: Latents, tangents: Tangents, t: int
+    ) -> tuple[Float[Tensor, "batch k 1"], Float[Tensor, "batch k k"]]:
         rows = tangents.latents[t]
         weighted = self.weights[t] * rows
         error = (latents[:, t + 1] - self.targets[:, t]).unsqueeze(-1)
         return weighted @ error, weighted @ rows.mT
 
-    def rows(self, index: Tensor) -> Self:
+    def rows(self, index: Int[Tensor, " rows"]) -> Self:
         return replace(self, targets=self.targets[index])
 
 
 @dataclass(frozen=True)
 class Effort(Term):
-    """c / 2 |a|^2, with gradient c E^T a and Hessian c E^T E."""
+    """c / 2 |a - p|^2, with gradient c E^T (a - p) and Hessian c E^T E."""
 
     weight: float
+    about: Float[Tensor, "batch h m"] | None = None
+    """p; rest where there is none."""
 
-    def value(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def value(self, latents: SeveralLatents, actions: SeveralActions) -> Costs:
+        if self.about is not None:
+            actions = actions - self.about[:, None]
         return 0.5 * self.weight * actions.square().sum((-2, -1))
 
-    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+    def quadratic(self, latents: Latents, actions: Actions, tangents: Tangents) -> Quadratic:
+        if self.about is not None:
+            actions = actions - self.about
         e = tangents.actions.flatten(0, 1)
         return Quadratic(self.weight * (actions.flatten(1) @ e), self.weight * (e.mT @ e))
+
+    def rows(self, index: Tensor) -> Self:
+        return self if self.about is None else replace(self, about=self.about[index])
 
 
 @dataclass(frozen=True)
@@ -130,10 +139,10 @@ class Smoothness(Term):
     weight: float
     env_action_size: int
 
-    def value(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def value(self, latents: SeveralLatents, actions: SeveralActions) -> Costs:
         return 0.5 * self.weight * self._changes(actions).square().sum((-2, -1))
 
-    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+    def quadratic(self, latents: Latents, actions: Actions, tangents: Tangents) -> Quadratic:
         de = self._changes(tangents.actions.permute(2, 0, 1)).flatten(1)
         da = self._changes(actions).flatten(1)
         return Quadratic(self.weight * (da @ de.mT), self.weight * (de @ de.mT))
@@ -154,14 +163,14 @@ class Objective:
         """Whether all its terms are of this file."""
         return all(type(term) in (Reach, Effort, Smoothness) for term in self.terms)
 
-    def value(self, latents: Tensor, actions: Tensor) -> Float[Tensor, "batch samples"]:
+    def value(self, latents: SeveralLatents, actions: SeveralActions) -> Costs:
         """The cost of several plans a problem; infinite where a prediction overflowed."""
         total = self.terms[0].value(latents, actions)
         for term in self.terms[1:]:
             total = total + term.value(latents, actions)
         return total.nan_to_num(torch.inf, torch.inf)
 
-    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+    def quadratic(self, latents: Latents, actions: Actions, tangents: Tangents) -> Quadratic:
         """Its derivatives at one plan a problem."""
         parts = [term.quadratic(latents, actions, tangents) for term in self.terms]
         gradient, hessian = parts[0].gradient, parts[0].hessian
@@ -169,6 +178,6 @@ class Objective:
             gradient, hessian = gradient + part.gradient, hessian + part.hessian
         return Quadratic(gradient, hessian)
 
-    def rows(self, index: Tensor) -> Objective:
+    def rows(self, index: Int[Tensor, " rows"]) -> Objective:
         """The objective of some of the problems."""
         return Objective(tuple(term.rows(index) for term in self.terms))

@@ -44,7 +44,7 @@ def analytic(
     actions: Float[Tensor, "batch h m"],
     lift: Float[Tensor, "m r"],
     blocks: list[int],
-    first: tuple[Tensor, Tensor] | None = None,
+    first: tuple[Float[Tensor, " d"], Float[Tensor, "d m"]] | None = None,
 ) -> tuple[Float[Tensor, "batch h+1 d"], Tangents]:
     """Carry the tangents along with the rollout: J <- [F J, M E].
 

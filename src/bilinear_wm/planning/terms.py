@@ -22,11 +22,20 @@ from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from bilinear_wm.errors import InputError
-from bilinear_wm.planning.objective import Quadratic, Tangents, Term
+from bilinear_wm.planning.objective import (
+    Actions,
+    Costs,
+    Latents,
+    Quadratic,
+    SeveralActions,
+    SeveralLatents,
+    Tangents,
+    Term,
+)
 
 
 @functools.cache
@@ -46,16 +55,14 @@ class Residuals(Term):
 
     @abc.abstractmethod
     def residual(
-        self,
-        latents: Float[Tensor, "batch samples h+1 d"],
-        actions: Float[Tensor, "batch samples h m"],
+        self, latents: SeveralLatents, actions: SeveralActions
     ) -> Float[Tensor, "batch samples n"]:
         """What should be zero."""
 
-    def value(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def value(self, latents: SeveralLatents, actions: SeveralActions) -> Costs:
         return 0.5 * self.weight * self.residual(latents, actions).square().sum(-1)
 
-    def quadratic(self, latents: Tensor, actions: Tensor, tangents: Tangents) -> Quadratic:
+    def quadratic(self, latents: Latents, actions: Actions, tangents: Tangents) -> Quadratic:
         _load_rules()
         k = tangents.actions.shape[-1]
         moving = [F.pad(rows, (0, 0, 0, k - rows.shape[-2])) for rows in tangents.latents]
@@ -68,7 +75,7 @@ class Residuals(Term):
         gradient = self.weight * (slopes @ r).squeeze(-1)
         return Quadratic(gradient, self.weight * (slopes @ slopes.mT))
 
-    def rows(self, index: Tensor) -> Self:
+    def rows(self, index: Int[Tensor, " rows"]) -> Self:
         chosen = {
             name: getattr(self, name)[index] for name in self.per_problem if self._has_rows(name)
         }
@@ -125,7 +132,9 @@ class StateGoal(ReadOut):
     weight: float = 1.0
     per_problem: ClassVar[tuple[str, ...]] = ("target",)
 
-    def residual(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def residual(
+        self, latents: SeveralLatents, actions: SeveralActions
+    ) -> Float[Tensor, "batch samples n"]:
         error = self.read(latents[..., -1, :]) - self._given("target").to(latents)
         return error if self.unit is None else error / self.unit.to(latents)
 
@@ -143,7 +152,9 @@ class StatePath(ReadOut):
     unit: Float[Tensor, " n"] | None = None
     weight: float = 1.0
 
-    def residual(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def residual(
+        self, latents: SeveralLatents, actions: SeveralActions
+    ) -> Float[Tensor, "batch samples n"]:
         if len(self.path) != latents.shape[-2] - 1:
             raise InputError(
                 f"path: expected a row for each of {latents.shape[-2] - 1} blocks, "
@@ -176,7 +187,9 @@ class KeepOut(ReadOut):
         if not self.radius > 0:
             raise InputError(f"radius: expected more than 0, found {self.radius}")
 
-    def residual(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def residual(
+        self, latents: SeveralLatents, actions: SeveralActions
+    ) -> Float[Tensor, "batch samples n"]:
         centre = self._given("centre").to(latents)
         away = self.read(latents[..., 1:, :]) - centre.unsqueeze(-2)
         distance = (away.square().sum(-1) + 1e-12 * self.radius**2).sqrt()
@@ -203,7 +216,9 @@ class ActionLimit(Residuals):
                 f"{tuple(self.low.shape)} and {tuple(self.high.shape)}"
             )
 
-    def residual(self, latents: Tensor, actions: Tensor) -> Tensor:
+    def residual(
+        self, latents: SeveralLatents, actions: SeveralActions
+    ) -> Float[Tensor, "batch samples n"]:
         below = (self.low.to(actions) - actions).clamp_min(0)
         above = (actions - self.high.to(actions)).clamp_min(0)
         return (above - below).flatten(-2)

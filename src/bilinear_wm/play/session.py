@@ -20,9 +20,9 @@ from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.control.realtime import RealTimeController
 from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed, simulate_episode
-from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.load import checked_camera, load_planner, make_planner_config
+from bilinear_wm.models.bilinear import BilinearWorldModel
 from bilinear_wm.planning import PLANNERS, Planner
 from bilinear_wm.play.canvas import Canvas, make_canvas
 from bilinear_wm.tasks import make_task
@@ -90,7 +90,7 @@ class SharedModel:
         ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=z.dtype)
         self._probe = torch.linalg.solve(gram + ridge, inputs.T @ wanted)
         self.monitor: ActionMonitor | None = None
-        if isinstance(self.model.dynamics, BilinearDynamics):
+        if isinstance(self.model, BilinearWorldModel):
             self.monitor = ActionMonitor.calibrated(
                 self.model, torch.cat(windows), torch.cat(blocks), FALSE_ALARMS
             )

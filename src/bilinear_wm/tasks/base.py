@@ -26,6 +26,9 @@ Action = NDArray[np.float32]
 Policy = Callable[[], Action]
 RenderQuality = Literal["faithful", "fast"]
 
+DISTURBED_STEPS, DISTURBED_SHARE = (3, 11), 0.6
+"""How long a disturbance lasts, and how many of them are not zero."""
+
 
 @dataclass(frozen=True)
 class GoalMotion:
@@ -135,6 +138,31 @@ class Task(gymnasium.Env[Pixels, Action], abc.ABC):
     @abc.abstractmethod
     def goal_may_move(before: State, after: State) -> bool:
         """Whether a goal may go from one state to the other in a straight line."""
+
+    def disturbed(self, act: Policy, strength: float, rng: np.random.Generator) -> Policy:
+        """A behaviour whose hand is pushed: a random action is added, for a few steps at a time.
+
+        A behaviour that always answers a state in the same way does not show what other actions
+        would have done there; a model then knows its habits, and planners leave them.
+        docs/experiments.md has what that costs in PushT and Cube.
+
+        Args:
+            act: The behaviour.
+            strength: Standard deviation of what is added.
+            rng: Decides when and what.
+        """
+        low, high = self.action_space.low, self.action_space.high  # type: ignore[attr-defined]
+        offset, left = np.zeros_like(low), 0
+
+        def pushed() -> Action:
+            nonlocal offset, left
+            if left == 0:
+                left = int(rng.integers(*DISTURBED_STEPS))
+                offset = (rng.random() < DISTURBED_SHARE) * rng.normal(0, strength, low.shape)
+            left -= 1
+            return np.clip(act() + offset, low, high).astype(low.dtype)
+
+        return pushed
 
     @staticmethod
     def window_shares(

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.tasks.base import Action, GoalMotion, Pixels, Policy, State, Task
+from bilinear_wm.tasks.base import (
+    DISTURBED_STEPS,
+    Action,
+    GoalMotion,
+    Pixels,
+    Policy,
+    State,
+    Task,
+    sine_cosine,
+)
 from bilinear_wm.tasks.scene import Scene, mujoco
 
 from dm_control import mjcf  # isort: skip  (after scene, which picks the GL backend)
@@ -19,13 +29,20 @@ NUM_QPOS, NUM_QVEL = 21, 20
 CUBE_QPOS = 14  # the cube's free joint: position, then quaternion
 SUCCESS_DISTANCE = 0.04
 CUBE_HALF = 0.02
+ON_TABLE = 0.03
+"""Height of the cube's centre below which it lies on the table."""
+DRIVER_QPOS, DRIVER_CLOSED = 6, 0.8
+"""The joint that closes the fingers, and where it ends if nothing is between them."""
 WORKSPACE_LOW, WORKSPACE_HIGH = np.array([0.25, -0.35]), np.array([0.6, 0.35])  # OGBench's
 
 ORACLE_MIN_NORM = 0.4
 ORACLE_NOISE = 0.1
 ORACLE_NOISE_SCALE = np.array([1.0, 1.0, 1.0, 3.0, 10.0])
-FAST_SAMPLES = 4
-FAST_MERGE = 0.35  # times the width of a pixel, of which the table spans about a metre
+NEAR, NEAR_SHARE, FAR_SHARE = 0.08, 0.7, 0.4
+"""Metres from the cube within which mishaps are more frequent, and how frequent they are."""
+MISHAPS = (0.3, 0.3, 0.25, 0.15)
+"""Shares of the kinds of mishaps: replaced, pushed, fingers, turned."""
+FAST_PITCH = 0.3  # times the width of a pixel, of which the table spans about a metre
 
 
 class _Simulator(CubeEnv):  # type: ignore[misc]
@@ -39,6 +56,23 @@ class _Simulator(CubeEnv):  # type: ignore[misc]
         for material in ("ur5e/robotiq/black", "ur5e/robotiq/pad_gray"):
             mjcf_model.find("material", material).rgba[:3] = self._colors["purple"][:3]
         return mjcf_model
+
+
+@functools.cache
+def _simulator_for_poses() -> _Simulator:
+    return _Simulator()
+
+
+def _pinch_poses(states: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Place and yaw of the point between the fingers."""
+    sim = _simulator_for_poses()
+    poses = np.empty((len(states), 4))
+    for pose, state in zip(poses, states, strict=True):
+        sim.data.qpos[:] = state[:NUM_QPOS]
+        mujoco.mj_kinematics(sim.model, sim.data)
+        turn = lie.SO3.from_matrix(sim.data.site_xmat[sim._pinch_site_id].reshape(3, 3))
+        pose[:3], pose[3] = sim.data.site_xpos[sim._pinch_site_id], turn.compute_yaw_radians()
+    return poses
 
 
 class Cube(Task):
@@ -63,8 +97,7 @@ class Cube(Task):
             "front_pixels",
             self.image_size,
             self.render_quality,
-            fast_samples=FAST_SAMPLES,
-            fast_merge=FAST_MERGE / self.image_size,
+            fast_pitch=FAST_PITCH / self.image_size,
         )
 
     @property
@@ -107,13 +140,31 @@ class Cube(Task):
     ) -> dict[str, NDArray[np.bool_]]:
         cube = slice(CUBE_QPOS, CUBE_QPOS + 3)
         shift = np.linalg.norm(later[..., cube] - states[..., cube], axis=-1)
-        return {"cube moves (> 1 cm)": shift > 0.01}
+        before, after = states[..., CUBE_QPOS + 2], later[..., CUBE_QPOS + 2]
+        return {
+            "cube moves (> 1 cm)": shift > 0.01,
+            "cube is lifted": (before < ON_TABLE) & (after > ON_TABLE),
+            "cube is put down or dropped": (before > ON_TABLE) & (after < ON_TABLE),
+            "fingers closed on nothing": later[..., DRIVER_QPOS] > 0.95 * DRIVER_CLOSED,
+        }
 
     @classmethod
     def probe_targets(cls, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        cube = {f"cube_{axis}": states[..., CUBE_QPOS + i] for i, axis in enumerate("xyz")}
-        joints = {f"joint_{i}": states[..., i] for i in range(6)}
-        return cube | joints | {"gripper": states[..., 6]}
+        """What a grasp depends on: the gripper's place, turn and opening, and the cube's.
+
+        A gripper looks the same after half a turn, a cube after a quarter.
+        """
+        pinch = _pinch_poses(states.reshape(-1, states.shape[-1])).reshape(*states.shape[:-1], 4)
+        found = {f"gripper_{axis}": pinch[..., i] for i, axis in enumerate("xyz")}
+        found["opening"] = states[..., DRIVER_QPOS]
+        found |= {f"cube_{axis}": states[..., CUBE_QPOS + i] for i, axis in enumerate("xyz")}
+        w, x, y, z = np.moveaxis(states[..., CUBE_QPOS + 3 : NUM_QPOS], -1, 0)
+        turn = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+        return (
+            found
+            | sine_cosine("two_gripper_turns", 2 * pinch[..., 3])
+            | sine_cosine("four_cube_turns", 4 * turn)
+        )
 
     def _complete_goal(self, goal: State) -> State:
         """The current state with the cube moved to the goal position."""
@@ -168,6 +219,49 @@ class Cube(Task):
             return np.clip(action, -1, 1).astype(np.float32)
 
         return act
+
+    def disturbed(self, act: Policy, strength: float, rng: np.random.Generator) -> Policy:
+        """The oracle, led astray: a model must see grasps that fail, or it believes in all.
+
+        Each episode has a strength of its own, between none and twice `strength`. For a few steps
+        at a time, more often while the gripper is near the cube, one thing happens: a random
+        action takes the oracle's place, or is added to it; the fingers open or close at the wrong
+        time; or the gripper turns. In between the oracle tries again from wherever that led.
+        """
+        size = len(self.action_names)
+        strength *= rng.uniform(0, 2)
+        keep, add, left = np.ones(size), np.zeros(size), 0
+
+        def astray() -> Action:
+            nonlocal keep, add, left
+            if left == 0:
+                left = int(rng.integers(*DISTURBED_STEPS))
+                keep, add = self._mishap(strength, rng)
+            left -= 1
+            return np.clip(keep * act() + add, -1, 1).astype(np.float32)
+
+        return astray
+
+    def _mishap(
+        self, strength: float, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What is kept of the oracle's actions for a while, and what is added to them."""
+        size = len(self.action_names)
+        keep, add = np.ones(size), np.zeros(size)
+        gap = self._data.site_xpos[self._sim._pinch_site_id] - self.state[CUBE_QPOS:][:3]
+        share = NEAR_SHARE if np.linalg.norm(gap) < NEAR else FAR_SHARE
+        if rng.random() > share * min(strength, 0.5) / 0.5:
+            return keep, add
+        kind = rng.choice(["replaced", "pushed", "fingers", "turned"], p=MISHAPS)
+        if kind == "replaced":
+            return np.zeros(size), rng.uniform(-1, 1, size)
+        if kind == "pushed":
+            return keep, rng.normal(0, strength, size)
+        if kind == "fingers":
+            keep[4], add[4] = 0.0, rng.choice([-1.0, 1.0])
+        else:
+            keep[3], add[3] = 0.0, rng.uniform(-1, 1)
+        return keep, add
 
     def close(self) -> None:
         self._scene.close()

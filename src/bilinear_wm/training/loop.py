@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import json
+import math
 import shutil
 import signal
 import time
@@ -116,7 +117,7 @@ class TrainingLoop(abc.ABC):
                 shown = {k: f"{v:.4f}" for k, v in numbers.items()}
                 pictures = self.pictures_a_step() * (self.step - first)
                 if pictures:
-                    shown["images/s"] = f"{pictures / (time.perf_counter() - now):,.0f}"
+                    shown["pictures/s"] = f"{pictures / (time.perf_counter() - now):,.0f}"
                 bar.set_postfix(shown, refresh=False)
                 bar.update()
                 last = self.step == config.steps
@@ -211,6 +212,13 @@ class TrainingLoop(abc.ABC):
             ) from error
         for old in sorted(out.glob("checkpoint-*"))[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
+
+
+def warm_cosine(share: float, warmup: float) -> float:
+    """The learning rate at a share of the run: a linear warm-up, then a cosine to zero."""
+    if share < warmup:
+        return (share + 1e-3) / (warmup + 1e-3)
+    return 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
 
 
 def run_facts(folder: Path) -> dict[str, Any] | None:

@@ -18,19 +18,16 @@ It is resumable to the bit, like training.
 from __future__ import annotations
 
 import copy
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
 
 from bilinear_wm.analysis.diagnose import describe, diagnose
 from bilinear_wm.analysis.latents import episodes_for, fingerprint
-from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.dynamics.residual import ResidualDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
@@ -39,9 +36,9 @@ from bilinear_wm.models.bilinear import BilinearWorldModel
 from bilinear_wm.signals import Held, held
 from bilinear_wm.stage import Outcome, at_least
 from bilinear_wm.training import run_folder
-from bilinear_wm.training.loop import TrainingLoop, run_facts
+from bilinear_wm.training.loop import TrainingLoop, run_facts, warm_cosine
+from bilinear_wm.training.recorded import CHUNK, recorded
 
-CHUNK = 512
 CLIP_NORM = 1.0
 WARMUP = 0.05
 WEIGHED = 4000
@@ -134,22 +131,6 @@ def train_residual(config: ResidualConfig, progress: bool = True) -> dict[str, f
         return _Run(config, signals, progress).run()
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """A split in latents."""
-
-    frames: Float[Tensor, "frames d"]
-    windows: Tensor
-    """(windows, blocks + 1): which frames."""
-    actions: Float[Tensor, "windows blocks m"]
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self.frames[self.windows[rows]], self.actions[rows]
-
-
 class _Run(TrainingLoop):
     label = "train residual"
 
@@ -173,11 +154,9 @@ class _Run(TrainingLoop):
             "trained": run_facts(config.checkpoint),
         }
         torch.manual_seed(config.seed)
-        self.model = BilinearWorldModel(replace(frozen.config, residual_hidden=config.hidden))
-        self.model.load_state_dict(frozen.state_dict(), strict=False)  # all but the residual
-        self.model.eval()
-        self._recorded = self._encode(self._train_data, config.num_blocks)
-        self._held_out = self._encode(self._held_out_data, config.num_blocks)
+        self.model = frozen.with_residual(config.hidden).eval()
+        self._recorded = recorded(self.model, self._train_data, config.num_blocks, progress)
+        self._held_out = recorded(self.model, self._held_out_data, config.num_blocks, progress)
         self._begin()
         if run_folder.begun(config.out):
             self.restore()
@@ -211,11 +190,8 @@ class _Run(TrainingLoop):
 
     def _trained(self, phase: str) -> list[torch.nn.Parameter]:
         dynamics = self._dynamics
-        residual = list(dynamics.residual.parameters())
-        if phase != "refit":
-            return residual
-        own = {id(p) for p in residual}
-        return [p for p in dynamics.parameters() if id(p) not in own]
+        trained = dynamics.structured if phase == "refit" else dynamics.residual
+        return list(trained.parameters())
 
     @property
     def _dynamics(self) -> ResidualDynamics:
@@ -236,7 +212,9 @@ class _Run(TrainingLoop):
             torch.randint(len(self._recorded), (self.config.batch_size,))
         )
         for group in self._optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * _schedule((self.step - first) / count)
+            group["lr"] = self.config.learning_rate * warm_cosine(
+                (self.step - first) / count, WARMUP
+            )
         if phase == "refit":
             loss = self.model.latent_loss(z, actions).total
         else:
@@ -262,14 +240,14 @@ class _Run(TrainingLoop):
     @torch.no_grad()
     def _weigh(self) -> None:
         """Scale the latent's coordinates by how well they can be predicted."""
-        z, actions = self._some_held_out()
+        z, actions = self._held_out.spaced(WEIGHED)
         error = (self._dynamics.step(z[:, 0], actions[:, 0]) - z[:, 1]).square().mean(0).sqrt()
         weight = coordinate_weights(error, self._recorded.frames.std(0))
         scale = self.model.scale
         assert scale is not None
         self._rescale(scale * weight, scale)
         scale.mul_(weight)
-        self._dynamics.rescale(weight)
+        self._dynamics.structured.rescale(weight)
 
     def _rescale(self, scale: Tensor, before: Tensor) -> None:
         """Latents at another scale; a resumed run must do the same operation, to the bit."""
@@ -277,10 +255,6 @@ class _Run(TrainingLoop):
             part.frames.mul_(scale / before)
 
     # Diagnosis and state.
-
-    def _some_held_out(self) -> tuple[Tensor, Tensor]:
-        count = len(self._held_out)
-        return self._held_out.batch(torch.linspace(0, count - 1, min(WEIGHED, count)).long())
 
     def diagnose(self) -> dict[str, float]:
         return diagnose(self.model, self._train_data, self._held_out_data)
@@ -298,7 +272,9 @@ class _Run(TrainingLoop):
         return found | checkpoint.optimizer_tensors(self._optimizer)
 
     def load_tensors(self, folder: Path, tensors: dict[str, Tensor]) -> None:
-        weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        weights = self.model.renamed(
+            {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        )
         checkpoint.check_names(folder, self.model.state_dict(), weights)
         before = None if self.model.scale is None else self.model.scale.clone()
         self.model.load_state_dict(weights)
@@ -310,25 +286,6 @@ class _Run(TrainingLoop):
     def data_facts(self) -> dict[str, Any]:
         return self._facts
 
-    @torch.no_grad()
-    def _encode(self, data: EpisodeDataset, num_blocks: int) -> _Recorded:
-        bar = tqdm(
-            total=data.num_pictures, desc="encode", unit="picture", disable=not self._show,
-            leave=False,
-        )  # fmt: skip
-        parts = []
-        with bar:
-            for observation in data.observations(CHUNK):
-                parts.append(self.model.encode(observation))
-                bar.update(len(parts[-1]))
-        windows = data.reframed(num_blocks + 1)
-        everything = range(len(windows))
-        return _Recorded(
-            torch.cat(parts),
-            torch.from_numpy(windows.frames_of(everything)),
-            torch.from_numpy(windows.actions_of(everything)),
-        )
-
 
 def coordinate_weights(error: Float[Tensor, " d"], std: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
     """1 / error, with median 1 over the coordinates that vary; those that do not are muted."""
@@ -336,10 +293,3 @@ def coordinate_weights(error: Float[Tensor, " d"], std: Float[Tensor, " d"]) -> 
     typical = error[active].median()
     weight = (typical / error.clamp_min(1e-9)).clamp(max=LARGEST_WEIGHT)
     return torch.where(active, weight, MUTED * torch.ones_like(weight))
-
-
-def _schedule(share: float) -> float:
-    """Linear warm-up, then a cosine to zero."""
-    if share < WARMUP:
-        return (share + 1e-3) / (WARMUP + 1e-3)
-    return 0.5 * (1 + math.cos(math.pi * (share - WARMUP) / (1 - WARMUP)))

@@ -252,7 +252,9 @@ class _Run(TrainingLoop):
         return found | checkpoint.optimizer_tensors(self.optimizer)
 
     def load_tensors(self, folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-        weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        weights = self.model.renamed(
+            {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        )
         checkpoint.check_names(folder, self.model.state_dict(), weights)
         self.model.load_state_dict(weights)
         checkpoint.restore_optimizer(self.optimizer, tensors)

@@ -36,7 +36,7 @@ class Rail(Task):
     def picture(self, state: State) -> Pixels:
         grid = np.linspace(-1.1, 1.1, self.image_size)
         bead = np.exp(-((grid - state[0]) ** 2 + grid[:, None] ** 2) / 0.02)
-        return np.uint8(255 * bead[..., None] * np.array([1.0, 0.8, 0.2]))
+        return (255 * bead[..., None] * np.array([1.0, 0.8, 0.2])).astype(np.uint8)
 
     @staticmethod
     def success(states: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import ModelConfig
 
 SCALE = 3.0
-"""Of every coordinate, until a residual stage weighs them."""
+"""Of every coordinate, until `bwm train-residual` weighs them."""
 LARGEST_SHIFT = 6
 """Pixels by which the shift term moves a picture: more than a cell, so that strides show."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import ModelConfig
-from bilinear_wm.models.drawing import Drawing, motion
-from bilinear_wm.models.encoders.points import PointsEncoder, as_maps, shifted, strides
-
-from .conftest import small_model, windows
+from bilinear_wm.models.encoders.points import PointsEncoder, shifted, strides
+from tests.models.conftest import points_config, small_model
 
 
 def spots(at: torch.Tensor, size: int = 32) -> torch.Tensor:
@@ -22,14 +21,9 @@ def spots(at: torch.Tensor, size: int = 32) -> torch.Tensor:
     return grey[..., None].expand(-1, -1, -1, 3).to(torch.uint8)
 
 
-def config(**options: object) -> ModelConfig:
-    facts = {"num_points": 4, "grid": 8, "channels": 16} | options
-    return ModelConfig("t", 32, 5, (0.0,), (1.0,), **facts)  # type: ignore[arg-type]
-
-
 def test_the_latent_is_the_scaled_points_inside_the_picture() -> None:
     torch.manual_seed(0)
-    encoder = PointsEncoder(config()).eval()
+    encoder = PointsEncoder(points_config()).eval()
     z = encoder(torch.randint(0, 256, (5, 2, 32, 32, 3), dtype=torch.uint8))
     assert z.shape == (5, 2, 8)
     points = encoder.points(z)
@@ -41,12 +35,11 @@ def test_the_latent_is_the_scaled_points_inside_the_picture() -> None:
     assert encoder.points(doubled).abs().max() < 1
 
 
-def test_a_peak_in_a_map_becomes_its_place() -> None:
-    encoder = PointsEncoder(config(num_points=1)).eval()
+def test_a_peak_in_a_map_becomes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = PointsEncoder(points_config(num_points=1)).eval()
     heights = torch.zeros(1, 1, 8, 8)
     heights[0, 0, 2, 5] = 50.0
-    encoder.maps = torch.nn.Sequential()  # type: ignore[assignment]
-    encoder.maps.forward = lambda _: heights  # type: ignore[method-assign]
+    monkeypatch.setattr(encoder.maps, "forward", lambda _: heights)
     found = encoder.points(encoder(torch.zeros(1, 32, 32, 3, dtype=torch.uint8)))
     torch.testing.assert_close(found[0, 0], torch.tensor([5.5, 2.5]) / 4 - 1, atol=1e-6, rtol=0)
 
@@ -55,7 +48,7 @@ def test_a_peak_in_a_map_becomes_its_place() -> None:
 def test_any_factor_is_made_of_two_strides(factor: int) -> None:
     first, second = strides(factor)
     assert first * second == factor
-    made = PointsEncoder(config(num_points=2)).__class__(
+    made = PointsEncoder(points_config(num_points=2)).__class__(
         ModelConfig("t", 8 * factor, 5, (0.0,), (1.0,), num_points=2, grid=8, channels=8)
     )
     assert made(torch.zeros(2, 8 * factor, 8 * factor, 3, dtype=torch.uint8)).shape == (2, 4)
@@ -70,19 +63,9 @@ def test_shifting_moves_pictures_and_repeats_edges() -> None:
     assert torch.equal(moved[1, 3], pixels[1, 3])
 
 
-def test_motion_is_the_larger_change_to_a_neighbour() -> None:
-    pictures = torch.zeros(1, 3, 3, 2, 2)
-    pictures[0, 1, 0, 0, 0] = 0.25  # comes and goes
-    pictures[0, 2, 1, 1, 1] = 9.0  # comes
-    found = motion(pictures)[0, :, 0]
-    assert found[:, 0, 0].tolist() == [0.25, 0.25, 0.25]
-    assert found[:, 1, 1].tolist() == [0.0, 1.0, 1.0]
-    assert motion(pictures[:, :1]).abs().max() == 0
-
-
 def test_it_finds_a_spot_without_labels_and_draws_it_elsewhere() -> None:
     torch.manual_seed(0)
-    options = {"num_points": 2, "grid": 8, "channels": 16, "drawing_weight": 60.0,
+    options: dict[str, Any] = {"num_points": 2, "grid": 8, "channels": 16, "drawing_weight": 60.0,
                "shift_weight": 3.0, "forward_unit": "motion", "gain_init": 0.3}  # fmt: skip
     model = small_model("bilinear", encoder="points", action_mean=(0.0,), action_std=(1.0,),
                         frame_skip=2, inverse_weight=3.0, **options)  # fmt: skip
@@ -123,41 +106,3 @@ def test_it_finds_a_spot_without_labels_and_draws_it_elsewhere() -> None:
     brightest = drawn.mean(-1).flatten(1).argmax(1)
     where = torch.stack([brightest % 32, brightest // 32], dim=1) + 0.5
     assert (where - path[100:, 0]).norm(dim=1).median() < 2.5
-
-
-def test_noise_is_for_training_and_the_error_is_a_share() -> None:
-    torch.manual_seed(0)
-    drawing = Drawing(config(drawing_weight=1.0))
-    pixels = torch.randint(0, 256, (3, 2, 32, 32, 3), dtype=torch.uint8)
-    drawing.prepare(pixels.flatten(0, 1))
-    torch.testing.assert_close(drawing.mean, as_maps(pixels.flatten(0, 1)).mean(0))
-    for layer in drawing.decoder.parameters():
-        torch.nn.init.zeros_(layer)  # draws the mean picture
-    points = torch.zeros(3, 2, 4, 2)
-    assert float(drawing.error(points, pixels).detach()) == pytest.approx(1.0, abs=1e-5)
-    drawing.eval()
-    assert torch.equal(drawing.draw(points), drawing.draw(points))
-
-
-def test_the_shift_term_does_not_need_the_anchor() -> None:
-    pixels, actions = windows()
-    totals = []
-    for weight in (0.0, 1.0):
-        model = small_model("bilinear", encoder="points", drawing_weight=0.0, shift_weight=weight)
-        torch.manual_seed(0)
-        totals.append(float(model.loss(pixels, actions).total.detach()))
-    assert totals[1] > totals[0] + 1e-3
-
-
-def test_what_cannot_draw_says_so() -> None:
-    pixels, _ = windows()
-    blind = small_model("bilinear", encoder="vit").eval()
-    assert not blind.draws
-    with pytest.raises(InputError, match="draw: expected a model with a decoder"):
-        blind.draw(blind.encode(pixels[:, 0]))
-    with pytest.raises(InputError, match="points: expected a model with the points encoder"):
-        blind.points(blind.encode(pixels[:, 0]))
-    without = small_model("bilinear", encoder="points", drawing_weight=0.0).eval()
-    with pytest.raises(InputError, match="draw: expected a model with a decoder"):
-        without.draw(without.encode(pixels[:, 0]))
-    assert without.points(without.encode(pixels[:, 0])).shape == (6, 12, 2)

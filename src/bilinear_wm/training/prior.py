@@ -1,0 +1,189 @@
+"""A trained model and its data to the same model with an action prior.
+
+    bwm train-prior --checkpoint runs/cube-residual --data cube.h5 --out runs/cube-prior
+
+The rest of the model stays as it is, and every picture is encoded once; `models/prior.py` says what
+is learned. It is resumable to the bit, like training.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from bilinear_wm.analysis.latents import episodes_for, fingerprint
+from bilinear_wm.errors import InputError
+from bilinear_wm.models import checkpoint, load_model
+from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.prior import BLOCKS
+from bilinear_wm.signals import Held, held
+from bilinear_wm.stage import Outcome, at_least
+from bilinear_wm.training import run_folder
+from bilinear_wm.training.loop import TrainingLoop, run_facts, warm_cosine
+from bilinear_wm.training.recorded import recorded
+
+WARMUP = 0.05
+TOLD = 4000
+"""Held-out windows of a diagnosis."""
+
+
+@dataclass(frozen=True)
+class PriorConfig:
+    """A training run of the action prior.
+
+    Attributes:
+        checkpoint: The trained model, of any kind.
+        data: The episodes it was trained on.
+        out: The training folder.
+        hidden: Width of the network.
+        steps: Optimizer steps.
+        eval_every: Steps between diagnoses on held-out episodes.
+        save_every: Steps between checkpoints.
+        resume: Continue the run in `out`.
+    """
+
+    checkpoint: Path
+    data: Path
+    out: Path
+    hidden: int = 384
+    steps: int = 6000
+    batch_size: int = 512
+    learning_rate: float = 1.5e-3
+    weight_decay: float = 1e-3
+    seed: int = 0
+    eval_every: int = 1000
+    save_every: int = 1000
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "hidden", "steps", "batch_size", "eval_every", "save_every")
+        at_least(self, 0, "seed")
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate: expected more than 0, found {self.learning_rate}")
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must share with the run it continues."""
+        values = asdict(self)
+        for name in ("checkpoint", "data", "out", "eval_every", "save_every", "resume"):
+            del values[name]
+        return values
+
+    def run(self) -> Outcome:
+        """`train_prior`, in words."""
+        numbers = train_prior(self)
+        return Outcome(
+            f"{self.out}: held-out actions are told with {numbers['prior_error']:.3f} of their "
+            f"variance left; load it with bwm.load_model({str(self.out)!r})",
+            dict(numbers),
+        )
+
+
+def train_prior(config: PriorConfig, progress: bool = True) -> dict[str, float]:
+    """Train until `config.steps`; returns the last diagnosis.
+
+    Raises:
+        TrainingInterrupted: On SIGINT or SIGTERM, with everything saved.
+    """
+    torch.set_flush_denormal(True)
+    with (
+        run_folder.locked(config.out, config.resume),
+        held(twice_is_enough=True) as signals,
+    ):
+        return _Run(config, signals, progress).run()
+
+
+class _Run(TrainingLoop):
+    label = "train prior"
+
+    def __init__(self, config: PriorConfig, signals: Held, progress: bool) -> None:
+        super().__init__(config, signals, progress)
+        self.config = config
+        given = load_model(config.checkpoint)
+        if given.config.prior_hidden:
+            raise InputError(f"checkpoint {config.checkpoint}: has a prior already")
+        train, held_out = (
+            episodes_for(given, config.data, split) for split in ("train", "validation")
+        )
+        self._facts = fingerprint(train) | {
+            "checkpoint": checkpoint.weights_hash(config.checkpoint),
+            "trained": run_facts(config.checkpoint),
+        }
+        torch.manual_seed(config.seed)
+        self.model: WorldModel = type(given)(replace(given.config, prior_hidden=config.hidden))
+        self.model.load_state_dict(given.state_dict(), strict=False)  # all but the prior
+        self.model.eval().requires_grad_(False)
+        self._train = recorded(self.model, train, BLOCKS, progress)
+        self._held_out = recorded(self.model, held_out, BLOCKS, progress)
+        self._prior = self.model.prior.requires_grad_(True)
+        self._prior.prepare(self._train.frames)
+        self._optimizer = torch.optim.AdamW(
+            self._prior.layers.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+        )
+        if run_folder.begun(config.out):
+            self.restore()
+
+    def one_step(self) -> dict[str, float]:
+        config = self.config
+        torch.manual_seed(config.seed + 1_000_003 * self.step)
+        z, actions = self._train.batch(torch.randint(len(self._train), (config.batch_size,)))
+        blocks = torch.randint(1, BLOCKS + 1, (len(z),))
+        for group in self._optimizer.param_groups:
+            group["lr"] = config.learning_rate * warm_cosine(self.step / config.steps, WARMUP)
+        loss = self._error(z, actions, blocks).mean()
+        if not torch.isfinite(loss):
+            raise InputError(
+                f"{config.out}: the loss is {float(loss.detach())} at step {self.step}; the "
+                "last checkpoint is intact; lower the learning rate"
+            )
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        return {"prior": float(loss.detach())}
+
+    def _error(
+        self,
+        z: Float[Tensor, "batch frames d"],
+        actions: Float[Tensor, "batch blocks m"],
+        blocks: Int[Tensor, " batch"],
+    ) -> Float[Tensor, " told"]:
+        """Squared error of each block that lies before its goal."""
+        goal = z[torch.arange(len(z)), blocks]
+        missed = (self._prior(z[:, 0], goal, blocks) - actions).square().mean(-1)
+        return missed[torch.arange(BLOCKS) < blocks[:, None]]
+
+    @torch.no_grad()
+    def diagnose(self) -> dict[str, float]:
+        """Errors in units of the actions' variance, which is one."""
+        z, actions = self._held_out.spaced(TOLD)
+        near, far = (self._error(z, actions, torch.full((len(z),), n)) for n in (1, BLOCKS))
+        return {"prior_error": float(far.mean()), "prior_error_1": float(near.mean())}
+
+    def describe(self, row: dict[str, Any]) -> str:
+        return (
+            f"step {row['step']}: actions told with {row['prior_error']:.3f} of their variance "
+            f"left over {BLOCKS} blocks, {row['prior_error_1']:.3f} over one"
+        )
+
+    def finished_model(self) -> WorldModel:
+        return copy.deepcopy(self.model).eval()
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        return found | checkpoint.optimizer_tensors(self._optimizer)
+
+    def load_tensors(self, folder: Path, tensors: dict[str, Tensor]) -> None:
+        weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
+        checkpoint.check_names(folder, self.model.state_dict(), weights)
+        self.model.load_state_dict(weights)
+        checkpoint.restore_optimizer(self._optimizer, tensors)
+
+    def data_facts(self) -> dict[str, Any]:
+        return self._facts

@@ -1,0 +1,76 @@
+"""A running server, and patience."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from websockets.sync.client import ClientConnection, connect
+
+from bilinear_wm import recipes
+from bilinear_wm.play.server import SERVER, Play
+from bilinear_wm.play.session import SharedModel
+
+PRETRAINED = Path(__file__).parents[2] / "pretrained"
+PATIENCE_S = 300.0
+"""However busy the machine is."""
+
+
+@pytest.fixture(scope="session")
+def shared() -> SharedModel:
+    return SharedModel("tworoom", PRETRAINED / "tworoom", *recipes.playing("tworoom"))
+
+
+@pytest.fixture
+def play(shared: SharedModel) -> Iterator[tuple[Play, int]]:
+    with running(Play(shared)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def running(made: Play) -> Iterator[tuple[Play, int]]:
+    """A running server and its port."""
+    server = uvicorn.Server(uvicorn.Config(made.app, port=0, **SERVER))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_for(lambda: server.started)
+    yield made, server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join(PATIENCE_S)
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("bwm-tick", "bwm-plan")])
+
+
+def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    ends = time.perf_counter() + seconds
+    while not what():
+        assert time.perf_counter() < ends, "it did not happen"
+        time.sleep(0.02)
+
+
+def keep_at(do: Callable[[], object], until: Callable[[], object], patience_s: float = 5.0) -> None:
+    """As a person does who sees no effect: a busy machine may act late, or on what has passed."""
+    for _ in range(30):
+        do()
+        with contextlib.suppress(AssertionError):
+            return wait_for(until, patience_s)
+    raise AssertionError("it did not happen, however often it was tried")
+
+
+def join(port: int, **options: Any) -> ClientConnection:
+    """A session of one's own."""
+    address = f"ws://127.0.0.1:{port}/session"
+    return connect(address, open_timeout=PATIENCE_S, ping_interval=None, **options)
+
+
+def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
+    while True:
+        received = socket.recv(timeout=PATIENCE_S)
+        if isinstance(received, str):
+            yield json.loads(received)

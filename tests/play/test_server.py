@@ -1,0 +1,155 @@
+"""The server: what it answers, whom it refuses, how many it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import threading
+from typing import Any
+
+import psutil
+import pytest
+from websockets.asyncio.client import connect as connect_async
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin
+
+from bilinear_wm.cli import main
+from bilinear_wm.play.outbox import Outbox
+from bilinear_wm.play.server import LONGEST_MESSAGE, MAX_SESSIONS, Play
+from bilinear_wm.play.session import SharedModel
+from tests.play.conftest import PATIENCE_S, join, messages, running, wait_for
+
+
+def test_messages_of_a_session(play: tuple[Play, int]) -> None:
+    _, port = play
+    with join(port) as socket:
+        stream = messages(socket)
+        first = next(stream)
+        assert first["planners"] == ["gauss-newton", "icem"]
+        for bad, complaint in (
+            ("[1]", "expected an object"),
+            ("{}", "expected goal, planner or push"),
+            ('{"goal": [0.5, "x", 0]}', "expected three numbers"),
+            ('{"goal": [0.5, NaN, 0]}', "expected three numbers"),
+            ('{"planner": "cem"}', "expected one of gauss-newton, icem"),
+            ('{"goal": [1e999, 0, 0]}', "expected three numbers"),
+            ('{"goal": [true, 0, 0]}', "expected three numbers"),
+            (f'{{"goal": [1{"0" * 400}, 0, 0]}}', "expected three numbers"),
+            ("nonsense", "Expecting value"),
+            (b"binary", "expected text, found bytes"),
+            ("[" * 50_000, "message: expected JSON"),
+        ):
+            socket.send(bad)
+            error = next(m["error"] for m in stream if "error" in m)
+            assert complaint in error
+        socket.send('{"goal": [0.25, 0.75, 0]}')
+        assert next(m["goal"] for m in stream if "goal" in m) == pytest.approx([0.25, 0.75])
+        assert next(m for m in stream if m.get("source") == "plan")["path"]
+
+
+def test_a_slow_page_gets_the_newest_of_each_kind() -> None:
+    async def slow() -> list[dict[str, Any]]:
+        outbox = Outbox()
+        outbox.put({"hint": "drag", "size": 224})
+        for tick in range(50):
+            outbox.put({"tick": tick}, b"picture")
+            outbox.put({"goal": [tick, tick]}, b"picture")
+        return [(await outbox.get())[0] for _ in range(len(outbox))]
+
+    assert asyncio.run(slow()) == [
+        {"hint": "drag", "size": 224}, {"tick": 49}, {"goal": [49, 49]},
+    ]  # fmt: skip
+
+
+def test_what_comes_from_another_thread_wakes_the_page() -> None:
+    async def waiting() -> dict[str, Any]:
+        outbox = Outbox()
+        threading.Timer(0.05, outbox.put, ({"tick": 1},)).start()
+        return (await asyncio.wait_for(outbox.get(), PATIENCE_S))[0]
+
+    assert asyncio.run(waiting()) == {"tick": 1}
+
+
+def test_a_flood_of_goals_takes_no_memory(play: tuple[Play, int]) -> None:
+    """From a page that never reads; each goal is answered with a picture of 150 kB."""
+    _, port = play
+    with join(port) as socket:
+        next(messages(socket))
+        before = psutil.Process().memory_info().rss
+        for i in range(3000):
+            socket.send(json.dumps({"goal": [i / 3000, 0.5, 0]}))
+        assert psutil.Process().memory_info().rss - before < 100 * 2**20
+        stream = messages(socket)
+        while next(m["goal"] for m in stream if "goal" in m)[0] < 0.9:
+            pass  # the newest is what counts in the end
+
+
+def test_long_messages_end_the_connection(play: tuple[Play, int]) -> None:
+    _, port = play
+    with join(port, max_size=None) as socket:
+        socket.send("x" * (LONGEST_MESSAGE + 1))
+        with pytest.raises(ConnectionClosed, match="1009"):
+            while True:
+                socket.recv(timeout=PATIENCE_S)
+
+
+def test_strangers_are_refused(play: tuple[Play, int]) -> None:
+    _, port = play
+    evil = Origin("http://evil.example")
+    with pytest.raises(InvalidStatus, match="403"), join(port, origin=evil):
+        pass
+    headers = {"Host": "evil.example"}
+    with pytest.raises(InvalidStatus, match="400"), join(port, additional_headers=headers):
+        pass
+    with join(port, origin=Origin(f"http://127.0.0.1:{port}")) as socket:
+        assert "hint" in next(messages(socket))
+
+
+def test_there_are_only_so_many_sessions_and_they_end(play: tuple[Play, int]) -> None:
+    made, port = play
+    with contextlib.ExitStack() as stack:
+        for _ in range(MAX_SESSIONS):
+            stack.enter_context(join(port))
+        wait_for(lambda: len(made.sessions) == MAX_SESSIONS)
+        with join(port) as one_more:
+            assert "are open already" in next(messages(one_more))["error"]
+            with pytest.raises(ConnectionClosed):
+                one_more.recv(timeout=PATIENCE_S)
+    wait_for(lambda: not made.sessions)
+
+
+def test_a_place_is_taken_before_anything_is_awaited(play: tuple[Play, int]) -> None:
+    made, port = play
+
+    async def rush(count: int) -> list[dict[str, Any]]:
+        async with contextlib.AsyncExitStack() as stack:
+            contexts = [connect_async(f"ws://127.0.0.1:{port}/session") for _ in range(count)]
+            sockets = await asyncio.gather(*map(stack.enter_async_context, contexts))
+            return [json.loads(await socket.recv()) for socket in sockets]
+
+    answers = asyncio.run(rush(30))
+    assert sum("hint" in answer for answer in answers) == MAX_SESSIONS
+    assert sum("are open already" in answer.get("error", "") for answer in answers) == 26
+    wait_for(lambda: not made.sessions)
+
+
+def test_names_must_be_given_for_all_addresses(
+    shared: SharedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page elsewhere can give itself this machine's address, but not its name."""
+    for host in ("0.0.0.0", "::", ""):
+        assert main(["play", "--host", host]) == 2
+        assert "--allow-host" in capsys.readouterr().err
+    assert main(["play", "--allow-host", "*"]) == 2
+    with running(Play(shared, "0.0.0.0", allow_host=("robot.local",))) as (_, port):
+        for name, status in (("robot.local", 200), ("evil.example", 400), ("127.0.0.1", 200)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+            connection.request("GET", "/", headers={"Host": f"{name}:{port}"})
+            answer = connection.getresponse()
+            assert answer.status == status
+            if status == 200:
+                assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+            connection.close()
