@@ -84,7 +84,8 @@ def tworoom() -> dict[str, float]:
     task = bwm.make_task("tworoom", model.config.image_size, "fast")
     probe = fitted(model, task, ("agent_x", "agent_y"))
     read = probe.matrix.float(), probe.offset.float()
-    target, found = torch.tensor(TARGET), {}
+    target = torch.tensor(TARGET)
+    found: dict[str, float] = {}
     for name, costs in (
         ("two numbers", ()),
         ("round an obstacle", (KeepOut(*read, torch.tensor(OBSTACLE), RADIUS, weight=20.0),)),
