@@ -235,7 +235,7 @@ class Planner(abc.ABC):
         if low is not None:
             start = start.clamp(low, high)
         stop_at = torch.inf if deadline_s is None else begun + deadline_s
-        objective = self._objective(problem, goal, path, prior)
+        objective = self._objective(problem, goal, path)
         search = Search(z0, objective, start, low, high, stop_at)
         everything = len(usable) > 0 and bool(usable.all())
         found = self._search(search) if everything else self._search_some(search, usable)
@@ -318,7 +318,6 @@ class Planner(abc.ABC):
         problem: PlanProblem,
         goal: Float[Tensor, "batch d"],
         path: Float[Tensor, "batch h d"],
-        prior: Float[Tensor, "batch h m"],
     ) -> Objective:
         config = self.config
         terms = list(problem.terms)
@@ -327,7 +326,9 @@ class Planner(abc.ABC):
             weights = (config.path_weight,) * (problem.horizon - 1) + (config.goal_weight,)
             terms.insert(0, Reach(targets, weights))
         if config.effort:
-            about = None if problem.prior is None else prior
+            about = problem.prior
+            if about is not None:
+                about = about.to(goal).view(len(goal), *about.shape[-2:])
             terms.append(Effort(config.effort, about))
         if config.smoothness:
             terms.append(Smoothness(config.smoothness, self.dynamics.env_action_size))
