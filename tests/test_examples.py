@@ -130,3 +130,15 @@ def test_more_senses_keeps_the_eyes(
         assert torch.equal(more.encoder.state_dict()[name], tensor)
     assert more.config.latent_size == 2 * (24 + 1)
     assert set(scores) == {"agent_x", "agent_y"}
+
+
+def test_goals_are_numbers_and_costs_ones_own() -> None:
+    module = load("goals_and_costs")
+    found = module.tworoom()
+    assert found["two numbers"] < 16
+    assert found["two numbers: obstacle"] < module.RADIUS / 2  # the straight way leads through it
+    assert found["round an obstacle"] < 16
+    assert found["round an obstacle: obstacle"] > 0.7 * module.RADIUS
+    assert found["keep left: x"] < found["two numbers: x"] - 5
+    before, after = module.pusht()
+    assert after < before / 2

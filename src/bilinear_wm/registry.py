@@ -260,6 +260,7 @@ ENCODERS: Registry[Callable[[ModelConfig], nn.Module]] = Registry(
     {
         "points": "models.encoders.points:PointsEncoder",
         "vit": "models.encoders.vit:VisionTransformer",
+        "frozen": "models.encoders.frozen:FrozenEncoder",
     },
 )
 PLANNERS: Registry[type[Planner]] = Registry(

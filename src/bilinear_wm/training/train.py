@@ -28,6 +28,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.config import ModelConfig, Size
+from bilinear_wm.models.encoders.frozen import FrozenEncoder, pretrained
 from bilinear_wm.observation import CAMERA, ObservationSpec
 from bilinear_wm.options import from_json, make_config
 from bilinear_wm.signals import Held, held
@@ -304,7 +305,14 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "proprioception_mean": tuple(float(x) for x in data.proprioception_mean),
         "proprioception_std": tuple(float(x) for x in data.proprioception_std),
     }
-    model = cls(make_config(cls.config_class, config.options, "options", **facts))
+    options, eyes = dict(config.options), None
+    if options.get("encoder") == "frozen":
+        options["backbone"], eyes = pretrained(str(options.get("backbone", "")))
+    model = cls(make_config(cls.config_class, options, "options", **facts))
+    if eyes is not None:
+        for part in model.modules():
+            if isinstance(part, FrozenEncoder):
+                part.backbone.load_state_dict(eyes)
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
     model.prepare(data.batch(chosen).observation[:, 0])
     return model
