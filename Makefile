@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check docs format bench attack clean
+.PHONY: help setup demo test check docs format bench attack lock clean
 
 help:
 	@echo "make demo    set up $(VENV), then run the main job (writes demo/)"
@@ -12,6 +12,7 @@ help:
 	@echo "make docs    build the documentation into site/, refusing broken links"
 	@echo "make format  let ruff rewrite the code"
 	@echo "make bench   measure this machine"
+	@echo "make lock    write requirements.lock anew: versions and hashes under constraints.txt"
 	@echo "make attack  kills, flips, forged files, fuzz, hostile clients (ARGS='--seed 0 --scale 0.1')"
 
 setup: $(READY)
@@ -48,6 +49,9 @@ bench: setup
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/realtime.py
+
+lock: setup
+	$(BIN)/python docker/lock.py
 
 attack: setup
 	$(BIN)/python -m attack $(ARGS)
