@@ -197,7 +197,7 @@ def _model(folder: Path) -> Path:
         "task": "tworoom", "image_size": 16, "frame_skip": 5,
         "action_mean": (0.0, 0.0), "action_std": (1.0, 1.0),
     }  # fmt: skip
-    BilinearWorldModel(BilinearConfig(**facts, **SMALL)).save_pretrained(folder)
+    BilinearWorldModel(BilinearConfig(**(facts | SMALL))).save_pretrained(folder)
     return folder
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attack.common import Attack, Tally, refused_or
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
@@ -134,9 +134,10 @@ def _cost(planner: Planner, p: PlanProblem, i: int, actions: Tensor) -> tuple[fl
     """
     assert p.z_goal is not None
     values = []
+    assert isinstance(planner.dynamics, nn.Module)
     for dynamics in (planner.dynamics, copy.deepcopy(planner.dynamics).double()):
         z0, goal = (x.view(-1, x.shape[-1])[i] for x in (p.z0, p.z_goal))
-        kind = next(iter(dynamics.parameters())).dtype  # type: ignore[attr-defined]
+        kind = next(iter(dynamics.parameters())).dtype
         with torch.no_grad():
             z = dynamics.rollout(z0[None].to(kind), actions[None].to(kind))[0].double()
         missed = (z[-1] - goal.double()).square().sum()

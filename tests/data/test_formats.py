@@ -53,7 +53,7 @@ def test_the_neighbours_files_open(foreign: str) -> None:
         states = np.stack([np.full(length, episode), steps, episode * steps], axis=1)
         np.testing.assert_array_equal(file.episode_states(episode), states)
         frames = file.read_frames(episode).astype(int)
-        pictures = np.stack([picture(episode, int(step)) for step in steps]).astype(int)
+        pictures = np.stack([picture(episode, step) for step in range(length)]).astype(int)
         off = np.abs(frames - pictures)
         assert off.mean() <= CODEC_ERROR[file.format] / 4
         # Where two halves meet a codec may blur.

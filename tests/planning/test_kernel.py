@@ -37,6 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("box", [True, False])
 @pytest.mark.parametrize("make_dynamics", [bilinear, with_residual])

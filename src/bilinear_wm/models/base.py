@@ -76,7 +76,7 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
     def loss(
         self,
         observation: Observation | UInt8[Tensor, "batch frames h w 3"],
-        actions: Float[Tensor, "batch frames-1 m"],
+        actions: Float[Tensor, "batch blocks m"],
     ) -> Loss:
         """The objective on windows of observations, and the anchor; each is encoded once."""
         seen = self._seen(observation)
