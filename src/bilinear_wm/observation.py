@@ -121,13 +121,6 @@ class ObservationSpec:
         """Whether one picture of one camera is all."""
         return len(self.cameras) == 1 and not self.proprioception and self.num_observed == 1
 
-    def must_be_picture(self, where: str) -> None:
-        """Refuse a model that wants more, where only pictures are handed on."""
-        if not self.is_picture:
-            raise InputError(
-                f"{where}: expected a model that sees one picture, found one that sees {self}"
-            )
-
     def looks_back(self, steps: Any) -> NDArray[np.int64]:
         """The steps that are observed at each step of an episode: (..., num_observed)."""
         back = self.every * np.arange(self.num_observed - 1, -1, -1)

@@ -117,6 +117,10 @@ class EpisodeDataset:
         if keep:
             self._frames = {camera: self._load(camera) for camera in self.spec.cameras}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which reads from the file."""
+        return self.__dict__ | {"_handle": None, "_frames": None}
+
     def reframed(self, num_frames: int) -> Self:
         """The same split in windows of another length, sharing the pictures in memory."""
         other = copy.copy(self)

@@ -70,7 +70,9 @@ class Residuals(Term):
 
     def rows(self, index: Tensor) -> Self:
         chosen = {
-            name: getattr(self, name)[index] for name in self.per_problem if self._has_rows(name)
+            name: getattr(self, name)[index.to(getattr(self, name).device)]
+            for name in self.per_problem
+            if self._has_rows(name)
         }
         return replace(self, **chosen) if chosen else self  # type: ignore[type-var]
 
