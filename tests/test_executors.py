@@ -36,7 +36,7 @@ def alone() -> list[Episode]:
 def cluster() -> Iterator[Any]:
     """Two processes and a scheduler."""
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
     ) as found:
         yield found
 
@@ -127,3 +127,13 @@ def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(InputError, match="expected the address of a dask scheduler"):
             collect(config, progress=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bilinear_wm.executors.WORKERS_S", 0.5)
+    with (
+        LocalCluster(n_workers=0, dashboard_address=":0") as empty,
+        pytest.raises(InputError, match="expected a worker within"),
+        helpers(1, empty.scheduler_address),
+    ):
+        pass

@@ -231,6 +231,7 @@ def test_more_actions_than_latents(seed: int) -> None:
 def test_nothing_has_converged_at_an_infinite_cost(kind: str) -> None:
     """Whatever overflows, and wherever on the way."""
     planner = PLANNERS[kind](bilinear())
+    assert isinstance(planner.config, GaussNewtonConfig)
     config = replace(planner.config, candidates=6, starts=3)
     for power in range(4, 13):
         dynamics = bilinear()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,7 +55,7 @@ class FrozenEncoder(nn.Module):
         self.register_buffer("pixel_mean", 255 * torch.tensor(PIXEL_MEAN), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(PIXEL_STD), persistent=False)
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> FrozenEncoder:
         """The backbone never trains: no dropout, no statistics."""
         super().train(mode)
         self.backbone.eval()
