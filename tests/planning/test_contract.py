@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -197,14 +198,48 @@ def test_at_the_goal_already(planner: Planner) -> None:
         lambda d: d.R[:, 1:].zero_(),  # singular R
         lambda d: d.A.mul_(50),  # expansive, but finite
         lambda d: (d.B.zero_(), d.C.zero_()),  # nothing to normalise
+        lambda d: (d.B.copy_(d.B[:, :1]), d.C.copy_(d.C[:, :1])),  # actions push one way
     ],
-    ids=["zero R", "singular R", "expansive A", "zero B and C"],
+    ids=["zero R", "singular R", "expansive A", "zero B and C", "one direction"],
 )
 def test_awkward_dynamics(planner: Planner, spoil: Callable[[BilinearDynamics], object]) -> None:
     with torch.no_grad():
         spoil(dynamics_of(planner))
     p = problem(batch=2)
     check(planner, p, planner.plan(p))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_more_actions_than_latents(seed: int) -> None:
+    torch.manual_seed(seed)
+    dynamics = BilinearDynamics(3, M, env_action_size=ENV)
+    planner = GaussNewtonPlanner(dynamics, GaussNewtonConfig(candidates=4, starts=2))
+    z0, goal = torch.randn(2, 3)
+    p = PlanProblem(z0, goal, 4, -torch.ones(M), torch.ones(M))
+    plan, still = planner.plan(p), torch.zeros(4, M)
+    assert torch.isfinite(plan.actions).all()
+    assert plan.actions.abs().max() <= 1
+    with torch.no_grad():
+        before, after = (
+            0.5 * (dynamics.rollout(z0, a)[-1] - goal).square().sum() + 0.005 * a.square().sum()
+            for a in (still, plan.actions)
+        )
+    assert after <= before * (1 + SLACK) + SLACK
+
+
+@pytest.mark.parametrize("kind", ["gauss-newton", "gauss-newton-torch"])
+def test_nothing_has_converged_at_an_infinite_cost(kind: str) -> None:
+    """Whatever overflows, and wherever on the way."""
+    planner = PLANNERS[kind](bilinear())
+    assert isinstance(planner.config, GaussNewtonConfig)
+    config = replace(planner.config, candidates=6, starts=3)
+    for power in range(4, 13):
+        dynamics = bilinear()
+        with torch.no_grad():
+            dynamics.A.mul_(10.0**power)
+        plan = type(planner)(dynamics, config).plan(problem(horizon=6))
+        assert torch.isfinite(plan.actions).all()
+        assert (plan.status == "diverged") == (not torch.isfinite(plan.cost))
 
 
 def test_a_model_that_overflows_is_reported(planner: Planner) -> None:
@@ -230,6 +265,21 @@ def test_a_deadline_is_kept_with_the_best_so_far(planner: Planner) -> None:
     single = planner.plan(problem(), deadline_s=0.0)
     assert single.status == "deadline"
     assert set(planner.plan(p, deadline_s=1e3).status) <= {"converged", "max_iterations"}
+
+
+def test_the_first_plan_of_adam_loads_nothing() -> None:
+    """In a process of its own, where nobody else has loaded what torch loads lazily."""
+    script = (
+        "import sys, torch\n"
+        "from bilinear_wm.dynamics.bilinear import BilinearDynamics\n"
+        "from bilinear_wm.planning import AdamConfig, AdamPlanner, PlanProblem\n"
+        "planner = AdamPlanner(BilinearDynamics(4, 2), AdamConfig(iterations=2))\n"
+        "before = set(sys.modules)\n"
+        "planner.plan(PlanProblem(torch.ones(4), torch.zeros(4)), deadline_s=60.0)\n"
+        "print(sum(name.startswith('torch') for name in set(sys.modules) - before))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "0"
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bilinear_wm.tasks import Task, make_task
+from bilinear_wm.tasks import make_task
+from bilinear_wm.tasks.base import Task
 from bilinear_wm.tasks.graphics import Canvas, mujoco
 from bilinear_wm.tasks.raster import Raster, beyond_raster
 from bilinear_wm.tasks.scene import Scene

@@ -6,224 +6,148 @@ from typing import Any
 
 import numpy as np
 
-from bilinear_wm.planning._compiled_products import compiled, products
-from bilinear_wm.planning._compiled_rollout import (
-    cholesky,
-    directions,
-    is_refreshed,
-    roll_out,
-    roll_out_many,
-)
+from bilinear_wm.planning._compiled_products import compiled, entry
+from bilinear_wm.planning._compiled_rollout import evaluate, is_refreshed, prepare, roll_out
 
-RUNNING, CONVERGED, DIVERGED, EXHAUSTED = range(4)
-SHORTEST = 2.0**-15  # sixteen halvings, as in gauss_newton.py
-LARGEST = 3.4e38  # of single precision: costs beyond are infinite
-UNRANKED = -1  # before the first descent
+RANK, IMPROVE, FINISH = range(3)
 
 
-@compiled
-def search(w: Any, ws: Any, bs: Any, p: Any, budget: int) -> int:
-    """Rank the plans in `bs`, descend from the best, then from the best result; or go on with it.
+@entry
+def run(what: int, w: Any, s: Any, y: Any, p: Any, c: Any, some: Any, count: int) -> None:
+    """One entry for all, since each would be compiled with all that it calls.
 
-    Returns after `budget` iterations with RUNNING, else at the end, with the latents of the best
-    plan in the workspace. `bs.chosen`, `costs` and `counts` always hold the plans so far.
+    RANK makes the candidates and their costs; IMPROVE takes up to `count` iterations from each
+    of `some` plans; FINISH leaves the latents of the first of them in the workspace.
     """
-    if bs.state[0] == UNRANKED:
-        _rank(w, ws, bs, p)
-        bs.state[0] = 0
-    starts = bs.chosen.shape[0]
-    last = starts if starts > 1 else 0
-    ending = RUNNING
-    while ending == RUNNING and budget > 0:
-        descent, done = bs.state
-        best = int(np.argmin(bs.chosen_costs))
-        i = descent if descent < starts else best
-        limit, tolerance = p.screened, max(p.screening, p.tolerance)
-        if descent == last:
-            limit, tolerance = p.iterations, p.tolerance
-        if done == 0:
-            ending = _begin(w, ws, p, bs.chosen[i])
-        if ending == RUNNING:
-            before = done
-            count = min(limit - done, budget)
-            ending, done = _iterate(w, ws, p, tolerance, bs.chosen[i], done, count)
-            bs.counts[i] += done - before
-            budget -= done - before
-            if ending == RUNNING and done == limit:
-                ending = EXHAUSTED
-        bs.chosen_costs[i] = ws.progress[0]
-        bs.state[1] = done
-        if ending != RUNNING and descent != last:
-            ending = RUNNING
-            bs.state[0], bs.state[1] = descent + 1, 0
-    if ending != RUNNING:
-        finish(w, ws, bs)
-    return ending
+    if what == RANK:
+        prepare(w, s)
+        total, chunk = c.plans.shape[0], s.rows.shape[0]
+        if total > 1:
+            _scatter(w, s, y, p, c)
+        for first in range(0, total, chunk):
+            evaluate(w, s, p, c.plans, first, min(chunk, total - first), c.costs)
+    elif what == IMPROVE:
+        for place in range(some.shape[0]):
+            i, left = some[place], count
+            while left > 0 and c.counts[i] < p.iterations and c.quiet[i] < p.rounds:
+                if not np.isfinite(c.costs[i]):
+                    break
+                gained = _improve(w, s, y, p, c, i)
+                c.counts[i] += 1
+                c.quiet[i] = 0 if gained else c.quiet[i] + 1
+                left -= 1
+    else:
+        evaluate(w, s, p, c.plans, some[0], np.int64(1), c.costs)
 
 
 @compiled
-def finish(w: Any, ws: Any, bs: Any) -> None:
-    """Leave the latents of the best plan in the workspace."""
-    roll_out(w, ws, bs.chosen[np.argmin(bs.chosen_costs)], 0, 0, False)
+def _scatter(w: Any, s: Any, y: Any, p: Any, c: Any) -> None:
+    """All plans but the first; see `GaussNewtonPlanner._starts`.
 
-
-@compiled
-def _rank(w: Any, ws: Any, bs: Any, p: Any) -> None:
-    """Make plans around the first, and choose the cheapest; see `GaussNewtonPlanner._starts`.
-
-    Half of the plans go down the gradient of the first, evenly spaced up to a root mean square
-    of `spread`; the others add `noise` to it.
+    Some go down the gradient of the first, evenly spaced up to a root mean square of `spread`;
+    the others add `noise` to it.
     """
-    plans, costs = bs.plans, bs.costs
-    count = plans.shape[0]
-    ws.latents[0] = p.z0
-    products(ws.latents[:1], w.wide, ws.passed[:1])
-    ws.first[:] = ws.passed[0]
-    directions(w, ws, ws.first, ws.first_q)
-    if count > 1:
-        _scatter(w, ws, bs, p)
-    roll_out_many(w, ws, bs, p, plans)
-    for i in range(count):
-        costs[i] = _finite(costs[i] + _action_cost(p, plans[i]))
-    for place in range(bs.chosen.shape[0]):
-        best = -1
-        for i in range(count):
-            if costs[i] >= 0 and (best < 0 or costs[i] < costs[best]):
-                best = i
-        bs.chosen[place] = plans[best]
-        bs.chosen_costs[place] = costs[best]
-        costs[best] = -1.0  # taken
-
-
-@compiled
-def _scatter(w: Any, ws: Any, bs: Any, p: Any) -> None:
-    """All plans but the first, from the gradient at the first and from the noise."""
-    plans = bs.plans
+    plans, noise, low, high = c.plans, c.noise, p.low, p.high
     count, horizon, m = plans.shape
-    aligned = count - 1 - bs.noise.shape[0]
-    roll_out(w, ws, plans[0], 0, horizon, True)
-    k = _assemble(w, ws, p, plans[0], 0, horizon)
-    ws.step[:] = 0.0
+    aligned = count - 1 - noise.shape[0]
+    none = np.int64(0)
+    roll_out(w, s, plans, none, none, horizon)
+    k = _assemble(w, s, y, p, plans, none, none, horizon)
     for j in range(k):
-        if np.isfinite(ws.gradient[j]):
-            for i in range(m):
-                ws.step[ws.where[j, 0], i] -= w.lift[i, ws.where[j, 1]] * ws.gradient[j]
+        y.delta[j] = -y.gradient[j] if np.isfinite(y.gradient[j]) else 0.0
+    _lift(w.lift, y.where, y.delta, k, y.step)
     square = 0.0
     for t in range(horizon):
         for i in range(m):
-            square += ws.step[t, i] ** 2
+            square += y.step[t, i] ** 2
     size = max(np.sqrt(square / (horizon * m)), 1e-30)
-    for c in range(1, count):
+    for n in range(1, count):
         for t in range(horizon):
             for i in range(m):
                 value = plans[0, t, i]
-                if c <= aligned:
-                    value += p.spread * c / aligned * ws.step[t, i] / size
+                if n <= aligned:
+                    value += p.spread * n / aligned * y.step[t, i] / size
                 else:
-                    value += bs.noise[c - 1 - aligned, t, i]
-                plans[c, t, i] = min(max(value, p.low[i]), p.high[i])
+                    value += noise[n - 1 - aligned, t, i]
+                plans[n, t, i] = _within(value, low[i], high[i])
 
 
 @compiled
-def _begin(w: Any, ws: Any, p: Any, actions: Any) -> int:
-    """Roll out the start; the workspace then holds its latents, Jacobians and cost."""
-    roll_out(w, ws, actions, 0, p.refreshed, True)
-    ws.progress[0] = _cost(ws, p, actions)
-    ws.progress[1], ws.progress[2] = 0.0, 1.0
-    return RUNNING if np.isfinite(ws.progress[0]) else DIVERGED
+def _improve(w: Any, s: Any, y: Any, p: Any, c: Any, i: int) -> bool:
+    """One iteration from plan i; whether it gained more than the tolerance.
+
+    Of some steps with more and more damping the best is taken. If none lowers the cost, more of
+    them follow: with damping enough a step goes down the gradient.
+    """
+    plans, cost, horizon = c.plans, c.costs[i], c.plans.shape[1]
+    block = (c.counts[i] * p.refreshed) % horizon
+    roll_out(w, s, plans, i, block, p.refreshed)
+    k = _assemble(w, s, y, p, plans, i, block, p.refreshed)
+    scale = _fix(w.lift, y.where, y.gradient, y.hessian, k, plans, i, p.low, p.high)
+    steps = y.trials.shape[0]
+    for attempt in range(p.dampings.shape[0] // steps):
+        for j in range(steps):
+            damping = p.damping + scale * p.dampings[attempt * steps + j]
+            _solve(y.gradient, y.hessian, y.factor, y.delta, k, damping)
+            if attempt == 0 and j == 0:
+                promised = 0.0
+                for a in range(k):
+                    promised -= 0.5 * y.gradient[a] * y.delta[a]
+                if not promised > p.tolerance * cost:
+                    return False
+            _lift(w.lift, y.where, y.delta, k, y.step)
+            for t in range(horizon):
+                for a in range(plans.shape[2]):
+                    value = plans[i, t, a] + y.step[t, a]
+                    y.trials[j, t, a] = _within(value, p.low[a], p.high[a])
+        evaluate(w, s, p, y.trials, np.int64(0), steps, y.costs)
+        best = 0
+        for j in range(1, steps):
+            if y.costs[j] < y.costs[best]:
+                best = j
+        if y.costs[best] < cost:
+            for t in range(horizon):
+                for a in range(plans.shape[2]):
+                    plans[i, t, a] = y.trials[best, t, a]
+            c.costs[i] = y.costs[best]
+            return cost - y.costs[best] > p.tolerance * cost
+    return False
 
 
 @compiled
-def _iterate(
-    w: Any, ws: Any, p: Any, tolerance: float, actions: Any, first: int, count: int
-) -> Any:
-    """Up to `count` iterations from number `first` on; returns (ending, iterations done)."""
-    horizon = actions.shape[0]
-    for iteration in range(first, first + count):
-        cost = ws.progress[0]
-        block = (iteration * p.refreshed) % horizon
-        upcoming = ((iteration + 1) * p.refreshed) % horizon
-        promised = _direction(w, ws, p, actions, block)
-        length, lower = 1.0, cost
-        # A full step after a full one mostly helps: differentiate there at once.
-        ahead = ws.progress[2] == 1.0
-        while promised > tolerance * cost and length >= SHORTEST:
-            _try(ws, p, actions, length)
-            roll_out(w, ws, ws.trial, upcoming, p.refreshed, ahead and length == 1.0)
-            lower = _cost(ws, p, ws.trial)
-            if lower < cost:
-                break
-            length *= 0.5
-        gained = lower < cost
-        if gained:
-            actions[:] = ws.trial
-            ws.progress[0] = lower
-        small = not gained or not (cost - lower > tolerance * cost)
-        ws.progress[1] = ws.progress[1] + 1.0 if small else 0.0
-        if ws.progress[1] >= p.rounds:
-            return CONVERGED, iteration + 1
-        ws.progress[2] = length
-        if length < 1.0 or not ahead or (block != upcoming and not gained):
-            # The Jacobians at hand are not those of `actions` in the upcoming blocks.
-            roll_out(w, ws, actions, upcoming, p.refreshed, True)
-    return RUNNING, first + count
+def _within(value: float, low: float, high: float) -> float:
+    """In the box, and a number of single precision: what is returned is what was rolled out."""
+    return np.float64(np.float32(min(max(value, low), high)))
 
 
 @compiled
-def _finite(cost: float) -> float:
-    return cost if cost <= LARGEST else np.inf
-
-
-@compiled
-def _cost(ws: Any, p: Any, actions: Any) -> float:
-    """The objective, from the latents in the workspace."""
-    horizon = actions.shape[0]
-    total = 0.0
-    for t in range(horizon):
-        if p.weights[t] > 0:
-            for i in range(p.z0.shape[0]):
-                error = np.float64(ws.latents[t + 1, i]) - np.float64(p.targets[t, i])
-                total += 0.5 * p.weights[t] * error * error
-    return _finite(total + _action_cost(p, actions))
-
-
-@compiled
-def _action_cost(p: Any, actions: Any) -> float:
-    """Effort and smoothness."""
-    horizon, m = actions.shape
-    total = 0.0
-    for step in range(horizon * m):
-        t, i = step // m, step % m
-        total += 0.5 * p.effort * actions[t, i] ** 2
-        if step >= p.env_size:
-            change = actions[t, i] - actions[(step - p.env_size) // m, (step - p.env_size) % m]
-            total += 0.5 * p.smoothness * change * change
-    return total
-
-
-@compiled
-def _action_gradient(p: Any, actions: Any, t: int, i: int) -> float:
+def _action_gradient(
+    effort: float, smoothness: float, env_size: int, about: Any, plans: Any, n: int, t: int, i: int
+) -> float:
     """Of effort and smoothness, in one number of the plan."""
-    horizon, m = actions.shape
-    step, here = t * m + i, actions[t, i]
-    slope = p.effort * here
-    if step >= p.env_size:
-        slope += p.smoothness * (here - actions[(step - p.env_size) // m, (step - p.env_size) % m])
-    if step + p.env_size < horizon * m:
-        slope += p.smoothness * (here - actions[(step + p.env_size) // m, (step + p.env_size) % m])
+    horizon, m = plans.shape[1], plans.shape[2]
+    step, here = t * m + i, plans[n, t, i]
+    slope = effort * (here - about[t, i])
+    before, behind = step - env_size, step + env_size
+    if before >= 0:
+        slope += smoothness * (here - plans[n, before // m, before % m])
+    if behind < horizon * m:
+        slope += smoothness * (here - plans[n, behind // m, behind % m])
     return slope
 
 
 @compiled
-def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int, refreshed: int) -> int:
+def _assemble(
+    w: Any, s: Any, y: Any, p: Any, plans: Any, n: int, block: int, refreshed: int
+) -> int:
     """Gradient and Gauss-Newton Hessian in the refreshed blocks, from the Jacobians at hand.
 
     Returns how many directions there are.
     """
-    horizon, m = actions.shape
-    r, d = w.lift.shape[1], p.z0.shape[0]
-    gradient, hessian, where = ws.gradient, ws.hessian, ws.where
-    jacobians, latents, targets = ws.jacobians, ws.latents, p.targets
+    horizon, m = plans.shape[1], plans.shape[2]
+    r, d = w.lift.shape[1], s.latents.shape[1]
+    gradient, hessian, where = y.gradient, y.hessian, y.where
+    jacobians, latents, targets, lift = s.jacobians, s.latents, p.targets, w.lift
     k = 0
     for t in range(horizon):
         if is_refreshed(t, block, refreshed, horizon):
@@ -231,7 +155,10 @@ def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int, refreshed: int)
                 where[k, 0], where[k, 1] = t, j
                 total = 0.0
                 for i in range(m):
-                    total += w.lift[i, j] * _action_gradient(p, actions, t, i)
+                    slope = _action_gradient(
+                        p.effort, p.smoothness, p.env_size, p.about, plans, n, t, i
+                    )
+                    total += lift[i, j] * slope
                 gradient[k] = total
                 k += 1
     for i in range(k):
@@ -259,59 +186,69 @@ def _assemble(w: Any, ws: Any, p: Any, actions: Any, block: int, refreshed: int)
 
 
 @compiled
-def _direction(w: Any, ws: Any, p: Any, actions: Any, block: int) -> float:
-    """The damped Gauss-Newton step E delta, from the Jacobians in the workspace.
+def _fix(
+    lift: Any, where: Any, gradient: Any, hessian: Any, k: int, plans: Any, n: int,
+    low: Any, high: Any,
+) -> float:  # fmt: skip
+    """Leave out directions that downhill press every action against its bound.
 
-    Returns by how much the quadratic model says that it lowers the cost.
+    Returns the mean of the Hessian's diagonal before.
     """
-    m = actions.shape[1]
-    gradient, hessian = ws.gradient, ws.hessian
-    k = _assemble(w, ws, p, actions, block, p.refreshed)
-    for i in range(k):
-        if not _free(w, ws, p, actions, i):
-            gradient[i] = 0.0
-            hessian[i, :i] = 0.0
-            hessian[i:k, i] = 0.0
-        hessian[i, i] += p.damping
-    cholesky(hessian[:k, :k])
-    delta = ws.delta
+    scale = 0.0
+    for j in range(k):
+        scale += hessian[j, j] / k
+        t, free = where[j, 0], False
+        for i in range(lift.shape[0]):
+            downhill = -gradient[j] * lift[i, where[j, 1]]
+            if downhill < 0 and plans[n, t, i] > low[i]:
+                free = True
+            if downhill > 0 and plans[n, t, i] < high[i]:
+                free = True
+        if not free:
+            gradient[j] = 0.0
+            for i in range(k):
+                if i < j:
+                    hessian[j, i] = 0.0
+                else:
+                    hessian[i, j] = 0.0
+    return scale
+
+
+@compiled
+def _solve(gradient: Any, hessian: Any, factor: Any, delta: Any, k: int, damping: float) -> None:
+    """(H + damping) delta = -gradient; a pivot that is not positive becomes tiny instead."""
+    for j in range(k):
+        total = hessian[j, j] + damping
+        for c in range(j):
+            total -= factor[j, c] * factor[j, c]
+        pivot = np.sqrt(total) if total > 1e-300 else 1e-150
+        factor[j, j] = pivot
+        for i in range(j + 1, k):
+            total = hessian[i, j]
+            for c in range(j):
+                total -= factor[i, c] * factor[j, c]
+            factor[i, j] = total / pivot
     for i in range(k):
         total = -gradient[i]
         for j in range(i):
-            total -= hessian[i, j] * delta[j]
-        delta[i] = total / hessian[i, i]
+            total -= factor[i, j] * delta[j]
+        delta[i] = total / factor[i, i]
     for i in range(k - 1, -1, -1):
         total = delta[i]
         for j in range(i + 1, k):
-            total -= hessian[j, i] * delta[j]
-        delta[i] = total / hessian[i, i]
-    ws.step[:] = 0.0
-    promised = 0.0
+            total -= factor[j, i] * delta[j]
+        delta[i] = total / factor[i, i]
+    for i in range(k):
+        if not np.isfinite(delta[i]):
+            delta[i] = 0.0
+
+
+@compiled
+def _lift(lift: Any, where: Any, delta: Any, k: int, step: Any) -> None:
+    """step = E delta."""
+    for t in range(step.shape[0]):
+        for i in range(step.shape[1]):
+            step[t, i] = 0.0
     for j in range(k):
-        if np.isfinite(delta[j]):
-            promised -= 0.5 * gradient[j] * delta[j]
-            for i in range(m):
-                ws.step[ws.where[j, 0], i] += w.lift[i, ws.where[j, 1]] * delta[j]
-    return promised
-
-
-@compiled
-def _free(w: Any, ws: Any, p: Any, actions: Any, j: int) -> bool:
-    """Whether going downhill leaves some action of direction j inside its bounds."""
-    t, column = ws.where[j, 0], ws.where[j, 1]
-    for i in range(actions.shape[1]):
-        downhill = -ws.gradient[j] * w.lift[i, column]
-        if downhill < 0 and actions[t, i] > p.low[i]:
-            return True
-        if downhill > 0 and actions[t, i] < p.high[i]:
-            return True
-    return False
-
-
-@compiled
-def _try(ws: Any, p: Any, actions: Any, length: float) -> None:
-    """trial = actions + length * step, in the box."""
-    for t in range(actions.shape[0]):
-        for i in range(actions.shape[1]):
-            value = actions[t, i] + length * ws.step[t, i]
-            ws.trial[t, i] = min(max(value, p.low[i]), p.high[i])
+        for i in range(step.shape[1]):
+            step[where[j, 0], i] += lift[i, where[j, 1]] * delta[j]

@@ -18,19 +18,29 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from bilinear_wm.planning.kernel import WIDTH, padded
+from bilinear_wm.planning.kernel import WIDTH, aligned, padded
 
 LANES = 8
 VECTORS = WIDTH // LANES
 
-compiled = njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "arcp"})
+_fast: dict[str, Any] = {
+    "nogil": True,
+    "cache": True,
+    "fastmath": {"contract", "reassoc", "nsz", "arcp"},
+    "error_model": "numpy",  # division without a check that would keep loops from vectors
+}
+# Only the entry is called from Python: for the others no wrappers are compiled.
+_inside: dict[str, Any] = _fast | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+entry, compiled = njit(**_fast), njit(**_inside)
 
 
 def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(depth, columns) as (columns / WIDTH, depth, WIDTH), the last panel filled with zeros."""
+    """(depth, columns) as (columns / WIDTH * depth, WIDTH), the last panel filled with zeros."""
     depth, columns = matrix.shape
     wide = np.pad(matrix, ((0, 0), (0, padded(columns) - columns)))
-    return np.ascontiguousarray(wide.reshape(depth, -1, WIDTH).transpose(1, 0, 2))
+    made = aligned(wide.size // WIDTH, WIDTH)
+    made[:] = wide.reshape(depth, -1, WIDTH).transpose(1, 0, 2).reshape(-1, WIDTH)
+    return made
 
 
 def _tile(rows: int, neighbours: int = 1) -> Any:
@@ -115,48 +125,54 @@ _ONE_BY_FOUR, _THREE_BY_TWO = _tile(1, 4), _tile(3, 2)
 
 
 @compiled
-def _tiles(left: Any, right: Any, at: int, stride: int, out: Any, column: int) -> None:
-    """The columns from `column` on of out = left @ right; tiles are about equally high."""
-    rows, depth, wide = left.shape[0], left.shape[1], out.shape[1]
+def _tiles(
+    left: Any, rows: int, right: Any, at: int, stride: int, out: Any, to: int, wide: int
+) -> None:
+    """A panel of out = left @ right for the first `rows` of left; tiles are about equally high."""
+    depth = left.shape[1]
     i, count = 0, -(-rows // 6)
     while i < rows:
         height = -(-(rows - i) // count)
-        start, to = i * depth, i * wide + column
+        start, place = i * depth, to + i * wide
         if height == 6:
-            _SIX(left, start, right, at, stride, out, to)
+            _SIX(left, start, right, at, stride, out, place)
         elif height == 5:
-            _FIVE(left, start, right, at, stride, out, to)
+            _FIVE(left, start, right, at, stride, out, place)
         elif height == 4:
-            _FOUR(left, start, right, at, stride, out, to)
+            _FOUR(left, start, right, at, stride, out, place)
         elif height == 3:
-            _THREE(left, start, right, at, stride, out, to)
+            _THREE(left, start, right, at, stride, out, place)
         elif height == 2:
-            _TWO(left, start, right, at, stride, out, to)
+            _TWO(left, start, right, at, stride, out, place)
         else:
-            _ONE(left, start, right, at, stride, out, to)
+            _ONE(left, start, right, at, stride, out, place)
         i += height
         count -= 1
 
 
 @compiled
-def products(left: Any, right: Any, out: Any) -> None:
-    """out = left @ right, for `right` in panels."""
-    rows, size, first = left.shape[0], right.shape[1] * WIDTH, 0
+def products(left: Any, rows: int, right: Any, out: Any) -> None:
+    """out = left @ right for the first `rows` of left, and `right` in panels."""
+    depth, wide, first = left.shape[1], out.shape[1], 0
+    count, size = right.shape[0] // depth, depth * WIDTH
     if rows == 1:
-        first = right.shape[0] // 4 * 4
+        first = count // 4 * 4
         for panel in range(0, first, 4):
             _ONE_BY_FOUR(left, 0, right, panel * size, WIDTH, out, panel * WIDTH)
     elif rows == 3:
-        first = right.shape[0] // 2 * 2
+        first = count // 2 * 2
         for panel in range(0, first, 2):
             _THREE_BY_TWO(left, 0, right, panel * size, WIDTH, out, panel * WIDTH)
-    for panel in range(first, right.shape[0]):
-        at = panel * size
-        _tiles(left, right, at, WIDTH, out, panel * WIDTH)
+    for panel in range(first, count):
+        _tiles(left, rows, right, panel * size, WIDTH, out, panel * WIDTH, wide)
 
 
 @compiled
-def combine(left: Any, right: Any, out: Any) -> None:
-    """out = left @ right, for `right` as it is, with whole panels of columns."""
-    for column in range(0, right.shape[1], WIDTH):
-        _tiles(left, right, column, right.shape[1], out, column)
+def combine(left: Any, rows: int, right: Any, at: int, out: Any, to: int) -> None:
+    """out = left @ right for the first `rows` of left; `right` and `out` have out's row length.
+
+    `at` and `to` count numbers from the arrays' beginnings.
+    """
+    wide = out.shape[-1]
+    for column in range(0, wide, WIDTH):
+        _tiles(left, rows, right, at + column, wide, out, to + column, wide)

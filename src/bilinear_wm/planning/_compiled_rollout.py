@@ -1,7 +1,7 @@
 """Rollouts of the bilinear dynamics and its residual, with tangents, compiled by numba.
 
-`kernel.py` explains the order of the work, `models/bilinear.py` and `models/residual.py` the maths.
-Q^T = L^-1 M~^T is kept as m rows q_i, and so is W^T = L^-1 M.^T of a tangent, as w_i. With
+`kernel.py` explains the order of the work, `dynamics/bilinear.py` and `dynamics/residual.py` the
+maths. Q^T = L^-1 M~^T is kept as m rows q_i, and so is W^T = L^-1 M.^T of a tangent, as w_i. With
 c = Q^T r, S = T T^T and b = R a - S c, a step is z' = A z + r + Q b, and a tangent moves by
 
     A z. + r. + W b + Q (R a. - U b - S (W^T r + Q^T r. - U^T c)),    U = U(X), X_ij = q_i w_j.
@@ -12,6 +12,10 @@ X is never formed. With sums over the rows behind and before,
     (U^T c)_i = w_i (sum_{j<i} c_j q_j) + q_i (sum_{j<=i} c_j w_j),
 
 and the sums of w_j are, like w_j itself, the same combinations of M.^T for every tangent: `mixing`.
+
+What compiles fast: loops instead of assigned rows and reshaped views, functions that get the few
+arrays they use instead of all of them, and np.int64(0) instead of 0 in calls, since numba compiles
+a function again for every literal.
 """
 
 from __future__ import annotations
@@ -22,165 +26,262 @@ import numpy as np
 
 from bilinear_wm.planning._compiled_products import combine, compiled, products
 
-SHIFT = 1e-13  # as in models/cholqr.py
+SHIFT = 1e-13  # as in dynamics/cholqr.py
+LARGEST = 3.4e38  # of single precision: costs beyond are infinite
 
 
 @compiled
-def roll_out(w: Any, ws: Any, actions: Any, block: int, refreshed: int, tangents: bool) -> None:
-    """Latents of a plan; with `tangents` also its Jacobians in the refreshed blocks.
+def prepare(w: Any, s: Any) -> None:
+    """M~ and Q of the first latent, which all plans share: last row of `passed`, end of q."""
+    none, one, m = np.int64(0), np.int64(1), s.turned.shape[0]
+    last = s.passed.shape[0] - 1
+    _copy(s.latents, none, s.rows, none)
+    products(s.rows, one, w.wide, s.passed)
+    _copy(s.passed, none, s.passed, last)
+    s.least[0] = 1.0
+    directions(w.base, s.passed, last, s.q, m, s.inverse, s.tall, s.system, s.length, s.least)
 
-    M~ of the first latent is known, and no tangent passes it: nothing happened before.
+
+@compiled
+def roll_out(w: Any, s: Any, plans: Any, plan: int, block: int, refreshed: int) -> None:
+    """Latents of one of the plans, and its Jacobians in the refreshed blocks.
+
+    No tangent passes the first latent: nothing happened before.
     """
-    horizon, m = actions.shape
-    d, r = ws.latents.shape[1], w.push.shape[0]
+    horizon, m = plans.shape[1], plans.shape[2]
+    d, r = s.latents.shape[1], w.push.shape[0]
     with_residual = w.first.shape[0] > 0
-    k = 0
+    none, k = np.int64(0), 0
     for t in range(horizon):
-        new = r if tangents and is_refreshed(t, block, refreshed, horizon) else 0
-        ws.rows[0] = ws.latents[t]
-        passed, q = ws.first, ws.first_q
+        new = r if is_refreshed(t, block, refreshed, horizon) else 0
+        _copy(s.latents, t, s.rows, none)
+        row, at = s.passed.shape[0] - 1, m
         if t > 0:
-            products(ws.rows[: 1 + k], w.wide, ws.passed[: 1 + k])
-            passed, q = ws.passed[0], ws.q
-            directions(w, ws, passed, q)
+            row, at = none, none
+            products(s.rows, 1 + k, w.wide, s.passed)
+            directions(
+                w.base, s.passed, row, s.q, at, s.inverse, s.tall, s.system, s.length, s.least
+            )
         if with_residual:
             for j in range(1 + k):
-                ws.inputs[j, :d] = ws.rows[j]
-                ws.inputs[j, d:] = 0.0
-            for i in range(m):
-                ws.inputs[0, d + i] = actions[t, i]
-            _network(w, ws, 1 + k, new)
-        advance(w, ws, passed, q, actions[t], ws.outputs[0], ws.latents[t + 1])
+                for c in range(d):
+                    s.inputs[j, c] = s.rows[j, c]
+                for i in range(m):
+                    s.inputs[j, d + i] = plans[plan, t, i] if j == 0 else 0.0
+            _network(w, s.inputs, s.hidden, s.deeper, s.outputs, s.slope, 1 + k, new)
+        _turn(w.gain, plans, plan, t, s.turned)
+        _advance(
+            w.held, s.passed, row, s.q, at, s.turned, s.along, s.outputs, none, s.latents, t + 1
+        )
         if k > 0:
-            _sums(ws, q, with_residual)
+            _sums(s.q, s.inverse, s.turned, s.along, s.behind, s.before, s.mixing, with_residual)
         for j in range(1, 1 + k):
-            _carry(w, ws, ws.passed[j], q, ws.outputs[0], ws.outputs[j], ws.rows[j])
+            _carry(
+                w.held, s.passed, j, s.q, s.turned, s.along, s.mixing, s.mixed,
+                s.behind, s.before, s.outputs, s.rows,
+            )  # fmt: skip
         for j in range(new):
             k += 1
-            ws.turned[:] = w.push[j]
-            ws.rows[k] = 0.0
-            if with_residual:
-                ws.rows[k] = ws.outputs[k]
-                _hold(w, ws, q, ws.outputs[k])
-            _add(q, ws.turned, ws.rows[k])
-        ws.jacobians[t, :k] = ws.rows[1 : 1 + k]
+            _enter(w.push, w.held, j, s.q, at, s.turned, s.along, s.outputs, k, s.rows)
+        for j in range(k):
+            for c in range(d):
+                s.jacobians[t, j, c] = s.rows[1 + j, c]
 
 
 @compiled
-def roll_out_many(w: Any, ws: Any, bs: Any, p: Any, plans: Any) -> None:
-    """What many plans cost but for their actions, into `bs.costs`; a step of all at a time."""
-    count, horizon, m = plans.shape
-    d = bs.latents.shape[1]
-    with_residual = w.first.shape[0] > 0
-    bs.latents[:count] = p.z0
-    bs.costs[:count] = 0.0
+def evaluate(w: Any, s: Any, p: Any, plans: Any, first: int, count: int, costs: Any) -> None:
+    """What some plans cost; a step of all at a time.
+
+    The latents of the first of them stay in `latents`.
+    """
+    horizon, m = plans.shape[1], plans.shape[2]
+    d = s.latents.shape[1]
+    with_residual, none = w.first.shape[0] > 0, np.int64(0)
+    for i in range(count):
+        _copy(s.latents, none, s.rows, i)
+        costs[first + i] = 0.0
     for t in range(horizon):
         if t > 0:
-            products(bs.latents[:count], w.wide, bs.passed[:count])
+            products(s.rows, count, w.wide, s.passed)
         if with_residual:
-            bs.inputs[:count, :d] = bs.latents[:count]
-            for i in range(count):
-                for j in range(m):
-                    bs.inputs[i, d + j] = plans[i, t, j]
-            products(bs.inputs[:count], w.first, bs.hidden[:count])
-            _gate_values(bs.hidden[:count], w.first_bias)
-            products(bs.hidden[:count], w.second, bs.deeper[:count])
-            _gate_values(bs.deeper[:count], w.second_bias)
-            products(bs.deeper[:count], w.third, bs.outputs[:count])
-            bs.outputs[:count] += w.third_bias
+            for j in range(count):
+                for c in range(d):
+                    s.inputs[j, c] = s.rows[j, c]
+                for i in range(m):
+                    s.inputs[j, d + i] = plans[first + j, t, i]
+            _values(w, s.inputs, s.hidden, s.deeper, s.outputs, count)
         for i in range(count):
-            passed, q = ws.first, ws.first_q
+            row, at = s.passed.shape[0] - 1, m
             if t > 0:
-                passed, q = bs.passed[i], ws.q
-                directions(w, ws, passed, q)
-            advance(w, ws, passed, q, plans[i, t], bs.outputs[i], bs.latents[i])
-            if p.weights[t] > 0:
-                total = 0.0
-                for j in range(d):
-                    error = np.float64(bs.latents[i, j]) - np.float64(p.targets[t, j])
-                    total += error * error
-                bs.costs[i] += 0.5 * p.weights[t] * total
+                row, at = i, none
+                directions(
+                    w.base, s.passed, row, s.q, at, s.inverse, s.tall, s.system, s.length, s.least
+                )
+            _turn(w.gain, plans, first + i, t, s.turned)
+            _advance(w.held, s.passed, row, s.q, at, s.turned, s.along, s.outputs, i, s.rows, i)
+            costs[first + i] += squares(s.rows, i, p.targets, t, p.weights)
+        _copy(s.rows, none, s.latents, t + 1)
+    for n in range(first, first + count):
+        costs[n] += action_cost(p.effort, p.smoothness, p.env_size, p.about, plans, n)
+        if not costs[n] <= LARGEST:
+            costs[n] = np.inf
 
 
 @compiled
-def directions(w: Any, ws: Any, passed: Any, q: Any) -> None:
+def action_cost(
+    effort: float, smoothness: float, env_size: int, about: Any, plans: Any, n: int
+) -> float:
+    """Effort and smoothness of a plan."""
+    m, total = plans.shape[2], 0.0
+    for step in range(plans.shape[1] * m):
+        here = plans[n, step // m, step % m]
+        away = here - about[step // m, step % m]
+        total += 0.5 * effort * away * away
+        if step >= env_size:
+            before = step - env_size
+            change = here - plans[n, before // m, before % m]
+            total += 0.5 * smoothness * change * change
+    return total
+
+
+@compiled
+def squares(rows: Any, row: int, targets: Any, t: int, weights: Any) -> float:
+    """What a latent costs after block t."""
+    total = 0.0
+    if weights[t] > 0:
+        for j in range(rows.shape[1]):
+            error = np.float64(rows[row, j]) - np.float64(targets[t, j])
+            total += error * error
+    return 0.5 * weights[t] * total
+
+
+@compiled
+def directions(
+    base: Any, passed: Any, row: int, q: Any, at: int,
+    inverse: Any, tall: Any, system: Any, length: Any, least: Any,
+) -> None:  # fmt: skip
     """q = L^-1 M~^T for M~ = B + C z, given C z; L L^T is the Gram matrix of M~.
 
     [G | I] is reduced to [.. | L'^-1] with L' L's unit factor, G having been scaled to a unit
-    diagonal. A pivot that is not positive becomes tiny instead.
+    diagonal. A pivot that is not positive becomes tiny instead; `least` keeps the smallest.
     """
-    m, d = w.base.shape
-    tilde, system, length = passed[: m * d].reshape(m, d), ws.system, ws.length
-    base, wide, inverse = w.base, ws.wide, ws.inverse
+    m, d = base.shape
     for i in range(m):
         for c in range(d):
-            tilde[i, c] += base[i, c]
-            wide[i, c] = tilde[i, c]
+            value = passed[row, i * d + c] + base[i, c]
+            passed[row, i * d + c] = value
+            tall[i, c] = value
     for i in range(m):
         for j in range(i + 1):
             total = 0.0
             for c in range(d):
-                total += wide[i, c] * wide[j, c]
+                total += tall[i, c] * tall[j, c]
             system[i, j] = total
         length[i] = 1.0 / np.sqrt(system[i, i]) if system[i, i] > 0 else 1.0
     for i in range(m):
         for j in range(i + 1):
             system[i, j] *= length[i] * length[j]
-            system[j, i] = system[i, j]
         system[i, i] += SHIFT
-        system[i, m:] = 0.0
+        for j in range(i):
+            system[i, m + j] = 0.0
+            system[j, i] = system[i, j]
         system[i, m + i] = 1.0
     for j in range(m):
-        pivot = system[j, j] if system[j, j] > 1e-300 else 1e-300
-        share = 1.0 / pivot
+        pivot = system[j, j]
+        least[0] = min(least[0], pivot)
+        share = 1.0 / pivot if pivot > 1e-300 else 1e300
         for i in range(j + 1, m):
             factor = -share * system[i, j]
-            for c in range(2 * m):
+            for c in range(j + 1, m + j + 1):  # what is left of the row, and of L'^-1
                 system[i, c] += factor * system[j, c]
         root = np.sqrt(share)
         for c in range(m):
-            inverse[j, c] = root * system[j, m + c] * length[c]
-    combine(inverse, tilde, q)
+            inverse[j, c] = root * system[j, m + c] * length[c] if c <= j else 0.0
+    combine(inverse, m, passed, row * passed.shape[1], q, at * d)
 
 
 @compiled
-def advance(w: Any, ws: Any, passed: Any, q: Any, action: Any, r: Any, z: Any) -> None:
-    """z = A z + r + Q b with b = R a - S c; b stays in `turned`, and c = Q^T r in `along`.
+def _turn(gain: Any, plans: Any, plan: int, t: int, turned: Any) -> None:
+    """turned = R a."""
+    for i in range(gain.shape[0]):
+        total = 0.0
+        for j in range(gain.shape[0]):
+            total += gain[i, j] * plans[plan, t, j]
+        turned[i] = total
+
+
+@compiled
+def _advance(
+    held: Any, passed: Any, row: int, q: Any, at: int, turned: Any, along: Any,
+    outputs: Any, r: int, out: Any, to: int,
+) -> None:  # fmt: skip
+    """out = A z + r + Q b with b = R a - S c; b stays in `turned`, and c = Q^T r in `along`.
 
     Without a residual r and S are left out.
     """
-    m, d = q.shape
-    for i in range(m):
-        total = 0.0
-        for j in range(m):
-            total += w.gain[i, j] * action[j]
-        ws.turned[i] = total
-    with_residual = w.first.shape[0] > 0
+    m, d = turned.shape[0], q.shape[1]
     for c in range(d):
-        z[c] = passed[m * d + c]
-        if with_residual:
-            z[c] += r[c]
-    if with_residual:
-        _hold(w, ws, q, r)
-    _add(q, ws.turned, z)
+        out[to, c] = passed[row, m * d + c]
+    if outputs.shape[0] > 0:
+        for c in range(d):
+            out[to, c] += outputs[r, c]
+        _hold(held, q, at, outputs, r, along, turned)
+    _add(q, at, turned, out, to)
 
 
 @compiled
-def _hold(w: Any, ws: Any, q: Any, r: Any) -> None:
+def _enter(
+    push: Any, held: Any, j: int, q: Any, at: int, turned: Any, along: Any,
+    outputs: Any, r: int, rows: Any,
+) -> None:  # fmt: skip
+    """The tangent of an action's direction j, into row r."""
+    for i in range(push.shape[1]):
+        turned[i] = push[j, i]
+    for c in range(rows.shape[1]):
+        rows[r, c] = 0.0
+    if outputs.shape[0] > 0:
+        for c in range(rows.shape[1]):
+            rows[r, c] = outputs[r, c]
+        _hold(held, q, at, outputs, r, along, turned)
+    _add(q, at, turned, rows, r)
+
+
+@compiled
+def _hold(held: Any, q: Any, at: int, outputs: Any, r: int, along: Any, turned: Any) -> None:
     """turned -= S c, with c = Q^T r, which stays in `along`."""
-    for i in range(q.shape[0]):
+    for i in range(along.shape[0]):
         total = np.float32(0)
         for c in range(q.shape[1]):
-            total += q[i, c] * r[c]
-        ws.along[i] = total
-    _subtract(w.held, ws.along, ws.turned)
+            total += q[at + i, c] * outputs[r, c]
+        along[i] = total
+    _subtract(held, along, turned)
 
 
 @compiled
-def _sums(ws: Any, q: Any, with_residual: bool) -> None:
+def _subtract(matrix: Any, vector: Any, out: Any) -> None:
+    """out -= matrix vector, for a symmetric matrix."""
+    for j in range(matrix.shape[0]):
+        factor = vector[j]
+        for i in range(matrix.shape[0]):
+            out[i] -= factor * matrix[j, i]
+
+
+@compiled
+def _add(q: Any, at: int, factors: Any, out: Any, to: int) -> None:
+    """A row of out += Q factors."""
+    for i in range(factors.shape[0]):
+        factor = factors[i]
+        for c in range(q.shape[1]):
+            out[to, c] += factor * q[at + i, c]
+
+
+@compiled
+def _sums(
+    q: Any, inverse: Any, turned: Any, along: Any, behind: Any, before: Any, mixing: Any,
+    with_residual: bool,
+) -> None:  # fmt: skip
     """The sums of b_j q_j behind and of c_j q_j before each row, and `mixing`."""
-    (m, d), mixing, behind, before = q.shape, ws.mixing, ws.behind, ws.before
-    turned, along, inverse = ws.turned, ws.along, ws.inverse
+    m, d = behind.shape
     for i in range(m - 1, -1, -1):
         for c in range(d):
             behind[i, c] = behind[i + 1, c] + turned[i + 1] * q[i + 1, c] if i + 1 < m else 0.0
@@ -198,15 +299,16 @@ def _sums(ws: Any, q: Any, with_residual: bool) -> None:
 
 
 @compiled
-def _carry(w: Any, ws: Any, passed: Any, q: Any, r: Any, r_dot: Any, row: Any) -> None:
-    """Move one tangent by a step; `passed` is `wide` times it, and becomes `row`."""
-    m, d = q.shape
-    turned, along, mixed = ws.turned, ws.along, ws.mixed
-    behind, before = ws.behind, ws.before
-    with_residual = w.first.shape[0] > 0
-    count = 3 * m if with_residual else 2 * m
-    combine(ws.mixing[:count], passed[: m * d].reshape(m, d), mixed[:count])
-    # Rows are indexed in place: numba counts references to views, which takes longer.
+def _carry(
+    held: Any, passed: Any, row: int, q: Any, turned: Any, along: Any, mixing: Any, mixed: Any,
+    behind: Any, before: Any, outputs: Any, rows: Any,
+) -> None:  # fmt: skip
+    """Move the tangent of a row by a step; that row of `passed` is `wide` times it."""
+    m, d = behind.shape
+    with_residual = outputs.shape[0] > 0
+    combine(
+        mixing, 3 * m if with_residual else 2 * m, passed, row * passed.shape[1], mixed, np.int64(0)
+    )
     for i in range(m):
         inner = np.float32(0)
         for c in range(d):
@@ -216,96 +318,82 @@ def _carry(w: Any, ws: Any, passed: Any, q: Any, r: Any, r_dot: Any, row: Any) -
         for i in range(m):
             inner = np.float32(0)
             for c in range(d):
-                inner += mixed[i, c] * (r[c] - before[i, c])
-                inner += q[i, c] * (r_dot[c] - mixed[2 * m + i, c])
+                inner += mixed[i, c] * (outputs[0, c] - before[i, c])
+                inner += q[i, c] * (outputs[row, c] - mixed[2 * m + i, c])
             along[i] = inner
-        _subtract(w.held, along, turned)
+        _subtract(held, along, turned)
     for c in range(d):
-        row[c] = passed[m * d + c] + mixed[m, c]  # A z. + W b
-        if with_residual:
-            row[c] += r_dot[c]
-    _add(q, turned, row)
+        rows[row, c] = passed[row, m * d + c] + mixed[m, c]  # A z. + W b
+    if with_residual:
+        for c in range(d):
+            rows[row, c] += outputs[row, c]
+    _add(q, np.int64(0), turned, rows, row)
 
 
 @compiled
-def _add(rows: Any, factors: Any, out: Any) -> None:
-    """out += rows^T factors."""
-    for i in range(rows.shape[0]):
-        factor = factors[i]
-        for c in range(out.shape[0]):
-            out[c] += factor * rows[i, c]
-
-
-@compiled
-def _subtract(matrix: Any, vector: Any, out: Any) -> None:
-    """out -= matrix vector, for a symmetric matrix."""
-    for j in range(matrix.shape[0]):
-        factor = vector[j]
-        for i in range(matrix.shape[0]):
-            out[i] -= factor * matrix[j, i]
-
-
-@compiled
-def _network(w: Any, ws: Any, count: int, new: int) -> None:
+def _network(
+    w: Any, inputs: Any, hidden: Any, deeper: Any, outputs: Any, slope: Any, count: int, new: int
+) -> None:
     """The residual at row 0 of `inputs`, and its tangents along the other rows.
 
     The last `new` are tangents of the action alone, whose first layer is known.
     """
-    products(ws.inputs[:count], w.first, ws.hidden[:count])
-    ws.hidden[count : count + new] = w.entering[:new]
+    products(inputs, count, w.first, hidden)
+    for j in range(new):
+        _copy(w.entering, j, hidden, count + j)
     count += new
-    _gate(ws.hidden[:count], w.first_bias, ws.slope)
-    products(ws.hidden[:count], w.second, ws.deeper[:count])
-    _gate(ws.deeper[:count], w.second_bias, ws.slope)
-    products(ws.deeper[:count], w.third, ws.outputs[:count])
-    ws.outputs[0] += w.third_bias
+    _gate(hidden, count, w.first_bias, slope)
+    products(hidden, count, w.second, deeper)
+    _gate(deeper, count, w.second_bias, slope)
+    products(deeper, count, w.third, outputs)
+    for c in range(outputs.shape[1]):
+        outputs[0, c] += w.third_bias[c]
 
 
 @compiled
-def _gate(rows: Any, bias: Any, slope: Any) -> None:
-    """Gate of row 0 (see models/residual.py) and its slope on the tangents below."""
+def _values(w: Any, inputs: Any, hidden: Any, deeper: Any, outputs: Any, count: int) -> None:
+    """The residual at every row of `inputs`."""
+    products(inputs, count, w.first, hidden)
+    _gate_values(hidden, count, w.first_bias)
+    products(hidden, count, w.second, deeper)
+    _gate_values(deeper, count, w.second_bias)
+    products(deeper, count, w.third, outputs)
+    for i in range(count):
+        for c in range(outputs.shape[1]):
+            outputs[i, c] += w.third_bias[c]
+
+
+@compiled
+def _gate(rows: Any, count: int, bias: Any, slope: Any) -> None:
+    """Gate of row 0 (see dynamics/residual.py) and its slope on the tangents below."""
     one, half = np.float32(1), np.float32(0.5)
-    value = rows[0]
     for i in range(rows.shape[1]):
-        x = value[i] + bias[i]
+        x = rows[0, i] + bias[i]
         c = one / np.sqrt(one + x * x)
-        value[i] = x * (half + half * x * c)
+        rows[0, i] = x * (half + half * x * c)
         slope[i] = half + half * x * c * (one + c * c)
-    for j in range(1, rows.shape[0]):
-        row = rows[j]
+    for j in range(1, count):
         for i in range(rows.shape[1]):
-            row[i] *= slope[i]
+            rows[j, i] *= slope[i]
 
 
 @compiled
-def _gate_values(rows: Any, bias: Any) -> None:
+def _gate_values(rows: Any, count: int, bias: Any) -> None:
     """Gate of every row."""
     one, half = np.float32(1), np.float32(0.5)
-    for i in range(rows.shape[0]):
-        row = rows[i]
+    for i in range(count):
         for j in range(rows.shape[1]):
-            x = row[j] + bias[j]
-            row[j] = x * (half + half * x / np.sqrt(one + x * x))
+            x = rows[i, j] + bias[j]
+            rows[i, j] = x * (half + half * x / np.sqrt(one + x * x))
+
+
+@compiled
+def _copy(source: Any, row: int, out: Any, to: int) -> None:
+    for c in range(source.shape[1]):
+        out[to, c] = source[row, c]
 
 
 @compiled
 def is_refreshed(t: int, block: int, refreshed: int, horizon: int) -> bool:
     """Whether t is one of the refreshed blocks, counted from `block` on and round the end."""
     return (t - block) % horizon < refreshed
-
-
-@compiled
-def cholesky(matrix: Any) -> None:
-    """The lower factor, in place; a pivot that is not positive becomes tiny instead."""
-    n = matrix.shape[0]
-    for j in range(n):
-        total = matrix[j, j]
-        for c in range(j):
-            total -= matrix[j, c] * matrix[j, c]
-        pivot = np.sqrt(total) if total > 1e-300 else 1e-150
-        matrix[j, j] = pivot
-        for i in range(j + 1, n):
-            total = matrix[i, j]
-            for c in range(j):
-                total -= matrix[i, c] * matrix[j, c]
-            matrix[i, j] = total / pivot

@@ -45,6 +45,11 @@ class AdamPlanner(Planner):
 
     def __init__(self, dynamics: PlannableDynamics, config: AdamConfig | None = None) -> None:
         super().__init__(dynamics, config or AdamConfig())
+        # torch loads seconds of modules for its first step: now, not within a deadline.
+        nothing = torch.zeros(1, requires_grad=True)
+        with torch.enable_grad():
+            nothing.square().sum().backward()
+        torch.optim.Adam([nothing]).step()
 
     def _search(self, search: Search) -> SearchResult:
         config = self.config

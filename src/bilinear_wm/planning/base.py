@@ -205,6 +205,7 @@ class Planner(abc.ABC):
                 f"a block and {dynamics.env_action_size} an action"
             )
         self.dynamics, self.config = dynamics, config
+        self._like = next(iter(dynamics.parameters()))  # type: ignore[attr-defined]
 
     @abc.abstractmethod
     def _search(self, search: Search) -> SearchResult:
@@ -230,14 +231,19 @@ class Planner(abc.ABC):
         begun = time.perf_counter()
         z0, goal, path, start, low, high = self._tensors(problem, warm_start)
         prior = self._blocks("prior", problem, problem.prior, like=start)
-        usable = torch.stack([_sane(x) for x in (z0, goal, path, start, prior)]).all(0)
-        start = torch.where(_sane(start)[:, None, None], start, 0.0)
+        # Few operations on small tensors: each takes microseconds, and fast planners feel them.
+        parts = [z0, goal, start]
+        parts += [path] if problem.path is not None else []
+        parts += [prior] if problem.prior is not None else []
+        usable = _sane(*parts)
+        everything = len(usable) > 0 and bool(usable.all())
+        if not everything:
+            start = torch.where(_sane(start)[:, None, None], start, 0.0)
         if low is not None:
             start = start.clamp(low, high)
         stop_at = torch.inf if deadline_s is None else begun + deadline_s
         objective = self._objective(problem, goal, path)
         search = Search(z0, objective, start, low, high, stop_at)
-        everything = len(usable) > 0 and bool(usable.all())
         found = self._search(search) if everything else self._search_some(search, usable)
         latents = found.latents
         if latents is None:
@@ -284,7 +290,7 @@ class Planner(abc.ABC):
             raise InputError(
                 f"z0, z_goal: expected latents of {d} numbers, found {problem.z0.shape[-1]}"
             )
-        like = next(iter(self.dynamics.parameters()))  # type: ignore[attr-defined]
+        like = self._like
         z0 = problem.z0.to(like).view(-1, d)
         goal = z0 if problem.z_goal is None else problem.z_goal.to(like).view(-1, d)
         path = goal[:, None].expand(-1, h, -1)
@@ -374,6 +380,7 @@ def search_result(
     return SearchResult(actions, cost, ends, [done] * len(actions))
 
 
-def _sane(x: Float[Tensor, "batch ..."]) -> Bool[Tensor, " batch"]:
+def _sane(*parts: Float[Tensor, "batch ..."]) -> Bool[Tensor, " batch"]:
     """Which rows are finite and of a size that a model can have produced."""
-    return (x.abs() < LARGEST).flatten(1).all(1)
+    rows = torch.cat([part.flatten(1) for part in parts], dim=1)
+    return (rows.abs() < LARGEST).all(1)

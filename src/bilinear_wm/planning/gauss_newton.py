@@ -10,24 +10,25 @@ next latent and only spoils the conditioning. The minimum of the resulting quadr
 
     [E^T J^T J E + (c + mu) I] delta = -[E^T J^T e + c E^T a],
 
-a system of a few unknowns. The damping mu keeps it regular. Of the steps 1, 1/2, 1/4, 1/8 the
-first that lowers the true objective is taken, all four being rolled out in one batch. Far from
-linear it happens that none does; then shorter ones follow, because delta goes downhill and some
-length must help. A plan is final when the quadratic promises, or a step brings, less than a
-millionth of the cost. Bounds are kept by projecting each trial, and directions that push out of
-the box are left out of the system.
+a system of a few unknowns. The damping mu keeps it regular, and shortens steps where the model
+bends: four steps, with mu as configured and with 1/1000, 1/100 and 1/10 of the matrix's mean
+diagonal added, are rolled out in one batch, and the one that lowers the true objective most is
+taken. If none does, four with more damping follow, and again: with enough of it a step goes down
+the gradient, and some length must help. A plan is final when the quadratic promises, or a step
+brings, less than a millionth of the cost. Bounds are kept by projecting each trial, and
+directions that push out of the box are left out of the system.
+
+A search may begin from several plans. After each iteration the better half of them goes on.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
@@ -43,19 +44,8 @@ from bilinear_wm.planning.base import (
     require,
 )
 from bilinear_wm.planning.kernel import Kernel, kernel_for
-from bilinear_wm.planning.objective import Quadratic, Tangents
-from bilinear_wm.planning.sensitivity import (
-    analytic,
-    coherent_lift,
-    finite_difference,
-    random_offsets,
-)
-
-Slopes = tuple[Tensor, Tangents]
-"""Latents of some plans, and how they move with the actions."""
-STEPS = (1.0, 0.5, 0.25, 0.125)
-SHORTER = 3
-"""How often four steps are followed by four shorter ones."""
+from bilinear_wm.planning.sensitivity import analytic, coherent_lift, finite_difference
+from bilinear_wm.planning.trials import DAMPINGS, TRIALS, num_aligned, random_offsets
 
 
 @dataclass(frozen=True)
@@ -69,11 +59,12 @@ class GaussNewtonConfig(PlannerConfig):
         tolerance: Stop when an iteration lowers the cost by less than this share of it.
         coherent: Move the environment actions of a block together; otherwise each by itself.
         refreshed_blocks: n_b, the blocks that one iteration changes, in turn; None for all.
-        candidates: n_cand further plans to begin from: half along the negative gradient, half
-            random around the start. The best begins.
+        candidates: n_cand further plans to begin from: half, but at most eight, along the negative
+            gradient, the others random around the start. The best begins.
         spread: rho, how far they lie from the start, in standard deviations of an action.
         starts: Search from this many of the best candidates, and keep the best result.
-        screening: Tolerance to which several starts are searched before the best alone goes on.
+        screening: Iterations after which the worse half of the starts is left; 0 searches all of
+            them to the end.
         sensitivities: `analytic` where the dynamics offers tangents, else `finite-difference`.
         compiled: Use the compiled kernel where it applies.
     """
@@ -87,7 +78,7 @@ class GaussNewtonConfig(PlannerConfig):
     candidates: int = 0
     spread: float = 1.0
     starts: int = 1
-    screening: float = 0.01
+    screening: int = 1
     sensitivities: Literal["analytic", "finite-difference"] | None = None
     compiled: bool = True
 
@@ -128,96 +119,88 @@ class GaussNewtonPlanner(Planner):
             if config.sensitivities == "finite-difference" or not has_tangents
             else analytic
         )
-        like = next(iter(dynamics.parameters()))  # type: ignore[attr-defined]
         env_size = dynamics.env_action_size if config.coherent else dynamics.action_size
-        self._lift = coherent_lift(dynamics.action_size, env_size, like)
+        self._lift = coherent_lift(dynamics.action_size, env_size, self._like)
         self._kernel: Kernel | None = None
         if config.compiled and self._differentiate is analytic:
             self._kernel = kernel_for(dynamics, self._lift, config)
 
     def _search(self, search: Search) -> SearchResult:
         kernel = self._kernel if self._kernel and self._kernel.knows(search.objective) else None
-        if kernel is not None:
-            # One after the other, and still faster than a batch in torch (docs/planning.md).
-            if len(search.z0) == 1:
-                return kernel.search(search)
-            rows = torch.arange(len(search.z0))[:, None]
-            return _together([kernel.search(search.rows(row)) for row in rows])
-        starts = self._starts(search)
-        batch, count = starts.shape[:2]
-        tolerance = self.config.tolerance
-        if count == 1:
-            return self._descend(search, starts[:, 0], tolerance)
-        # Several starts a problem are further problems; the best of them goes on.
-        rows = torch.arange(batch, device=starts.device).repeat_interleave(count)
-        rough = max(self.config.screening, tolerance)
-        screened = self._descend(search.rows(rows), starts.flatten(0, 1), rough)
-        first = count * torch.arange(batch, device=starts.device)
-        best = screened.cost.view(batch, count).argmin(-1) + first
-        found = self._descend(search, screened.actions[best], tolerance)
-        before = [screened.iterations[i] for i in best.tolist()]
-        return replace(
-            found, iterations=[a + b for a, b in zip(before, found.iterations, strict=True)]
-        )
+        if kernel is None:
+            return self._search_in_torch(search)
+        # One after the other, and still faster than a batch in torch (docs/planning.md).
+        if len(search.z0) == 1:
+            return kernel.search(search) or self._search_in_torch(search)
+        alone = [search.rows(row) for row in torch.arange(len(search.z0))[:, None]]
+        return _together([kernel.search(one) or self._search_in_torch(one) for one in alone])
 
-    def _descend(
-        self, search: Search, actions: Float[Tensor, "batch h m"], tolerance: float
-    ) -> SearchResult:
-        own = not search.objective.built_in or self._bilinear is None
-        if own:  # a dynamics or a cost of the user's may differentiate inside
-            return self._descend_in_torch(search, actions, tolerance)
+    def _search_in_torch(self, search: Search) -> SearchResult:
+        if not search.objective.built_in or self._bilinear is None:
+            return self._halve(search)  # a dynamics or a cost of the user's may differentiate
         with torch.inference_mode():  # a fifth faster than without gradients
-            found = self._descend_in_torch(search, actions, tolerance)
+            found = self._halve(search)
         return replace(found, actions=found.actions.clone(), cost=found.cost.clone())
 
-    def _descend_in_torch(
-        self, search: Search, actions: Float[Tensor, "batch h m"], tolerance: float
-    ) -> SearchResult:
-        config, horizon = self.config, actions.shape[1]
-        batch = len(actions)
-        actions = actions.clone()
-        cost = candidate_costs(self.dynamics, search, actions[:, None])[:, 0]
-        status: list[Status] = ["max_iterations"] * batch
-        iterations, quiet = [0] * batch, [0] * batch
-        refreshed = min(config.refreshed_blocks or horizon, horizon)
-        rounds = math.ceil(horizon / refreshed)  # iterations until every block had its turn
-        rows, some = list(range(batch)), search  # problems being searched
-        open_rows: slice | Tensor = slice(None)
-        slopes: Slopes | None = None
-        known = self._known(search)
-        for iteration in range(config.iterations):
-            if search.out_of_time():
-                for row in rows:
-                    status[row] = "deadline"
-                break
-            blocks, upcoming = (
-                sorted((i * refreshed + place) % horizon for place in range(refreshed))
-                for i in (iteration, iteration + 1)
-            )
-            before, plans = cost[open_rows], actions[open_rows]
-            if slopes is None:
-                slopes = self._slopes(some, plans, blocks, **known)
-            ahead = functools.partial(self._slopes, some, blocks=upcoming, **known)
-            plans, lower, slopes = self._iterate(some, plans, before, slopes, ahead, tolerance)
-            small = ~(before - lower > tolerance * before)
-            actions[open_rows], cost[open_rows] = plans, lower
-            for row, nothing_gained in zip(rows, small.tolist(), strict=True):
-                iterations[row] += 1
-                quiet[row] = quiet[row] + 1 if nothing_gained else 0
-                if quiet[row] >= rounds:
-                    status[row] = "converged"
-            going_on = [row for row in rows if status[row] != "converged"]
-            if not going_on:
-                break
-            if len(going_on) < len(rows):
-                rows, open_rows = going_on, torch.tensor(going_on, device=actions.device)
-                some = search.rows(open_rows)
-        for row in (~torch.isfinite(cost)).nonzero().flatten().tolist():
-            status[row] = "diverged"
-        return SearchResult(actions, cost, status, iterations)
+    def _halve(self, search: Search) -> SearchResult:
+        """Iterate from several starts, with fewer and fewer of them; the best is the result."""
+        config, batch = self.config, len(search.z0)
+        actions, cost = self._starts(search)
+        none = torch.zeros(cost.numel(), dtype=torch.long, device=cost.device)
+        plans = _Plans(actions.flatten(0, 1), cost.flatten(), none, none.clone())
+        rows, in_time = torch.arange(batch, device=cost.device), True
 
-    def _slopes(self, search: Search, actions: Tensor, blocks: list[int], **known: Any) -> Slopes:
-        return self._differentiate(self.dynamics, search.z0, actions, self._lift, blocks, **known)
+        def best(count: int) -> None:
+            """Keep that many plans a problem."""
+            nonlocal plans
+            each = len(plans.cost) // batch
+            order = plans.cost.view(batch, each).argsort(dim=-1, stable=True)[:, :count]
+            plans = plans.rows((order + each * rows[:, None]).flatten())
+
+        while config.screening and in_time and (count := len(plans.cost) // batch) > 1:
+            some = search.rows(rows.repeat_interleave(count))
+            in_time = self._descend(some, plans, config.screening)
+            if in_time:
+                best(count // 2)
+        if in_time:
+            some = search.rows(rows.repeat_interleave(len(plans.cost) // batch))
+            in_time = self._descend(some, plans, config.iterations)
+        best(1)
+        rounds, status = self._rounds(search), []
+        for value, quiet in zip(plans.cost.tolist(), plans.quiet.tolist(), strict=True):
+            end: Status = "max_iterations" if in_time else "deadline"
+            end = "converged" if quiet >= rounds else end
+            status.append(end if math.isfinite(value) else "diverged")
+        return SearchResult(plans.actions, plans.cost, status, plans.iterations.tolist())
+
+    def _rounds(self, search: Search) -> int:
+        """Iterations until every block had its turn."""
+        horizon = search.start.shape[1]
+        return math.ceil(horizon / min(self.config.refreshed_blocks or horizon, horizon))
+
+    def _descend(self, search: Search, plans: _Plans, count: int) -> bool:
+        """Up to `count` iterations from each plan, in place; False if the deadline came first."""
+        config, horizon = self.config, search.start.shape[1]
+        refreshed = min(config.refreshed_blocks or horizon, horizon)
+        known = self._known(search)
+        for _ in range(count):
+            going_on = (plans.quiet < self._rounds(search)) & torch.isfinite(plans.cost)
+            going_on &= plans.iterations < config.iterations
+            index = going_on.nonzero().squeeze(-1)
+            if len(index) == 0:
+                break
+            if search.out_of_time():
+                return False
+            done = int(plans.iterations[index[0]])  # those that go on are equally far
+            blocks = sorted((done * refreshed + place) % horizon for place in range(refreshed))
+            some = search if len(index) == len(plans.cost) else search.rows(index)
+            before = plans.cost[index]
+            actions, cost = self._iterate(some, plans.actions[index], before, blocks, known)
+            gained = before - cost > config.tolerance * before
+            plans.actions[index], plans.cost[index] = actions, cost
+            plans.iterations[index] += 1
+            plans.quiet[index] = torch.where(gained, 0, plans.quiet[index] + 1)
+        return True
 
     def _known(self, search: Search) -> dict[str, Any]:
         """What all plans of a single problem share: the first step's dependence on the action."""
@@ -231,58 +214,63 @@ class GaussNewtonPlanner(Planner):
         search: Search,
         actions: Tensor,
         cost: Tensor,
-        slopes: Slopes,
-        ahead: Callable[[Tensor], Slopes],
-        tolerance: float,
-    ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"], Slopes | None]:
-        """One step for each problem; where there is nothing to gain, nothing changes.
-
-        `ahead` gives the slopes that the next iteration needs. Returns the plans, their costs
-        and, if they are known already, the slopes at them.
-        """
-        latents, tangents = slopes
+        blocks: list[int],
+        known: dict[str, Any],
+    ) -> tuple[Float[Tensor, "batch h m"], Float[Tensor, " batch"]]:
+        """One step for each problem; where there is nothing to gain, nothing changes."""
+        config = self.config
+        latents, tangents = self._differentiate(
+            self.dynamics, search.z0, actions, self._lift, blocks, **known
+        )
         local = search.objective.quadratic(latents, actions, tangents)
+        hessian = local.hessian.expand(len(cost), -1, -1)
+        scale = hessian.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None]
         free = _free(search, actions, local.gradient, tangents.actions)
-        delta = _solve(local, self.config.damping, free)
-        step = (delta @ tangents.actions.flatten(0, 1).mT).view_as(actions)
-        promised = -0.5 * (local.gradient * delta).sum(-1)
-        open_rows = (promised > tolerance * cost).nonzero().squeeze(-1)
-        longest = 1.0
-        if len(cost) == len(open_rows) == 1 and self._differentiate is analytic:
-            # A full step mostly helps: differentiate there at once instead of rolling out first.
-            trial = search.clamp(actions + step)
-            slopes = ahead(trial)
-            value = search.objective.value(slopes[0][:, None], trial[:, None])[:, 0]
-            if value < cost:
-                return trial, value, slopes
-            longest = 0.5
-        lengths = longest * actions.new_tensor(STEPS)[:, None, None]
+        downhill = -local.gradient
+        if free is not None:
+            hessian = hessian * (free[:, :, None] & free[:, None, :])
+            downhill = downhill * free
+        lift = tangents.actions.flatten(0, 1).mT
+        index = torch.arange(len(cost), device=cost.device)  # of those without a step
         actions, cost = actions.clone(), cost.clone()
-        for _ in range(1 + SHORTER):
-            if len(open_rows) == 0:
+        for attempt, relative in enumerate(torch.tensor(DAMPINGS).to(cost).split(TRIALS)):
+            damping = config.damping + scale[index] * relative
+            delta = _solve(hessian[index], downhill[index], damping)
+            if attempt == 0:
+                promised = 0.5 * (downhill * delta[:, 0]).sum(-1)
+                worth = (promised > config.tolerance * cost).nonzero().squeeze(-1)
+                index, delta = index[worth], delta[worth]
+            if len(index) == 0:
                 break
-            some = search if len(open_rows) == len(cost) else search.rows(open_rows)
-            trials = search.clamp(actions[open_rows, None] + lengths * step[open_rows, None])
-            costs = candidate_costs(self.dynamics, some, trials)
-            lower = costs < cost[open_rows, None]
-            first = lower.int().argmax(-1)
-            won = lower.any(-1).nonzero().squeeze(-1)
-            actions[open_rows[won]] = trials[won, first[won]]
-            cost[open_rows[won]] = costs[won, first[won]]
-            open_rows = open_rows[~lower.any(-1)]
-            lengths = lengths * STEPS[-1] / 2
-        return actions, cost, None
+            some = search if len(index) == len(cost) else search.rows(index)
+            step = (delta @ lift).view(len(index), -1, *actions.shape[1:])
+            trials = search.clamp(actions[index, None] + step)
+            lowest, best = candidate_costs(self.dynamics, some, trials).min(-1)
+            lower = lowest < cost[index]
+            won = lower.nonzero().squeeze(-1)
+            actions[index[won]] = trials[won, best[won]]
+            cost[index[won]] = lowest[won]
+            index = index[~lower]
+        return actions, cost
 
-    def _starts(self, search: Search) -> Float[Tensor, "batch starts h m"]:
-        """The best of the start and its candidates.
+    def _starts(
+        self, search: Search
+    ) -> tuple[Float[Tensor, "batch starts h m"], Float[Tensor, "batch starts"]]:
+        """The best of the start and its candidates, and what they cost.
 
         Random ones are the same for every problem of a batch, so that a plan does not depend on
         its neighbours.
         """
-        config = self.config
-        if config.candidates == 0:
-            return search.start[:, None]
-        horizon = search.start.shape[1]
+        config, plans = self.config, search.start[:, None]
+        if config.candidates > 0:
+            plans = torch.cat([plans, self._candidates(search)], dim=1)
+        costs = candidate_costs(self.dynamics, search, plans)
+        best = costs.argsort(dim=-1, stable=True)[:, : config.starts]
+        chosen = best[..., None, None].expand(-1, -1, *plans.shape[2:])
+        return plans.gather(1, chosen), costs.gather(1, best)
+
+    def _candidates(self, search: Search) -> Float[Tensor, "batch candidates h m"]:
+        config, horizon = self.config, search.start.shape[1]
         blocks = list(range(horizon))
         latents, tangents = self._differentiate(
             self.dynamics, search.z0, search.start, self._lift, blocks
@@ -291,18 +279,29 @@ class GaussNewtonPlanner(Planner):
         downhill = -(gradient @ tangents.actions.flatten(0, 1).mT).view_as(search.start)
         downhill = torch.nan_to_num(downhill)
         size = downhill.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-30)
-        aligned = math.ceil(config.candidates / 2)
+        aligned = num_aligned(config.candidates)
         lengths = config.spread * torch.linspace(0, 1, aligned + 1)[1:].to(downhill)
         along = (downhill / size)[:, None] * lengths[:, None, None]
         count = config.candidates - aligned
         noise = random_offsets(config, self._lift, count, horizon).to(downhill)
         offsets = torch.cat([along, noise.expand(len(along), -1, -1, -1)], dim=1)
-        plans = search.clamp(search.start[:, None] + offsets)
-        plans = torch.cat([search.start[:, None], plans], dim=1)
-        best = (
-            candidate_costs(self.dynamics, search, plans).topk(config.starts, largest=False).indices
+        return search.clamp(search.start[:, None] + offsets)
+
+
+@dataclass
+class _Plans:
+    """Plans on their way: what they cost, and how far they are."""
+
+    actions: Float[Tensor, "plans h m"]
+    cost: Float[Tensor, " plans"]
+    iterations: Int[Tensor, " plans"]
+    quiet: Int[Tensor, " plans"]
+    """Iterations in a row that gained little."""
+
+    def rows(self, index: Int[Tensor, " some"]) -> _Plans:
+        return _Plans(
+            self.actions[index], self.cost[index], self.iterations[index], self.quiet[index]
         )
-        return plans.gather(1, best[..., None, None].expand(-1, -1, *plans.shape[2:]))
 
 
 def _together(found: list[SearchResult]) -> SearchResult:
@@ -334,14 +333,13 @@ def _free(
 
 
 def _solve(
-    local: Quadratic, damping: float, free: Bool[Tensor, "batch k"] | None
-) -> Float[Tensor, "batch k"]:
-    """The damped Gauss-Newton direction in the free directions; zero in the others."""
-    system, downhill = local.hessian.clone(), -local.gradient
-    if free is not None:
-        system *= free[:, :, None] & free[:, None, :]
-        downhill *= free
-    system.diagonal(dim1=-2, dim2=-1).add_(damping)
-    lower, _ = torch.linalg.cholesky_ex(system)
-    delta = torch.cholesky_solve(downhill.unsqueeze(-1), lower).squeeze(-1)
+    hessian: Float[Tensor, "batch k k"],
+    downhill: Float[Tensor, "batch k"],
+    damping: Float[Tensor, "batch trials"],
+) -> Float[Tensor, "batch trials k"]:
+    """The damped Gauss-Newton directions; zero where the system has no answer."""
+    eye = torch.eye(hessian.shape[-1], dtype=hessian.dtype, device=hessian.device)
+    lower, _ = torch.linalg.cholesky_ex(hessian[:, None] + damping[..., None, None] * eye)
+    right = downhill[:, None, :, None].expand(-1, damping.shape[1], -1, -1)
+    delta = torch.cholesky_solve(right, lower).squeeze(-1)
     return torch.nan_to_num(delta, nan=0.0, posinf=0.0, neginf=0.0)

@@ -3,10 +3,9 @@
 The maths is that of `gauss_newton.py` and `BilinearDynamics.step_jet`; what differs is the order
 of the work, see `_compiled_rollout.py`. Latents are rows of whole vector registers, filled up
 with zeros; M~ = B + C z and Q are kept transposed, as m such rows.
-After a full step the next is rolled out together with its tangents: if it lowers the cost, as it
-mostly does, the next iteration finds its Jacobian ready. All memory belongs to a workspace
-that is made once for a thread and a horizon. A search is one call, which releases the
-interpreter's lock; with a deadline it is one call an iteration.
+All memory belongs to a workspace that is made once for a thread and a horizon. Ranking is one
+call, and so is a round of iterations from some starts; calls release the interpreter's lock.
+With a deadline a call is one iteration.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.dynamics.residual import ResidualDynamics
 from bilinear_wm.planning.base import PlannableDynamics, Search, SearchResult, Status
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
-from bilinear_wm.planning.sensitivity import random_offsets
+from bilinear_wm.planning.trials import DAMPINGS, TRIALS, num_aligned, random_offsets
 
 if TYPE_CHECKING:
     from bilinear_wm.planning.gauss_newton import GaussNewtonConfig
@@ -34,10 +33,16 @@ log = logging.getLogger(__name__)
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 WIDTH = 16
 """Numbers of a row come in multiples of this."""
-ENDINGS: tuple[Status, ...] = ("deadline", "converged", "diverged", "max_iterations")
-"""Of the compiled search, by its number; one that still runs was stopped by the clock."""
+CHUNK = 48
+"""Candidates that are rolled out together: what the residual makes of them stays in the cache."""
+FLAT = 1e-9
+"""Columns of M~ nearer to dependent than this (as a squared sine) are left to torch: Q then is
+mostly rounding, and two engines would roll out different plans."""
+NONE: NDArray[np.int64] = np.zeros(0, np.int64)
+RELATIVE = np.array(DAMPINGS)
 
 
 class Weights(NamedTuple):
@@ -59,15 +64,13 @@ class Weights(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Every array that a descent writes, for k directions."""
+    """What rollouts write: n rows of candidates, or of a latent above its k tangents."""
 
     latents: F32  # (h + 1, d)
-    first: F32  # ((m + 1) d): `wide` times the first latent, B added
-    first_q: F32  # (m, d): Q^T of the first latent
-    rows: F32  # (1 + k, d): a latent and its tangents ...
-    passed: F32  # (1 + k, (m + 1) d): ... and `wide` times them
+    rows: F32  # (n, d)
+    passed: F32  # (n + 1, (m + 1) d): `wide` times them, the last row that of the first latent
     jacobians: F32  # (h, k, d)
-    q: F32  # (m, d): Q^T
+    q: F32  # (2 m, d): Q^T, and that of the first latent
     inverse: F32  # (m, m): L^-1
     mixing: F32  # (3 m, m)
     mixed: F32  # (3 m, d): W^T of a tangent, and sums of its rows
@@ -75,61 +78,67 @@ class Workspace(NamedTuple):
     before: F32  # (m, d)
     turned: F32  # (m)
     along: F32  # (m)
-    wide: F64  # (m, d): M~^T
+    tall: F64  # (m, d): M~^T
     system: F64  # (m, 2 m)
     length: F64  # (m)
-    inputs: F32  # (1 + k, d + m): what the residual's layers get ...
-    hidden: F32  # (1 + k, hidden) ...
-    deeper: F32  # (1 + k, hidden) ...
-    outputs: F32  # (1 + k, d): ... and give, for a latent and its tangents
+    least: F64  # (1): the smallest pivot
+    inputs: F32  # (n, d + m): what the residual's layers get ...
+    hidden: F32  # (n, hidden) ...
+    deeper: F32  # (n, hidden) ...
+    outputs: F32  # (n, d): ... and give; none without a residual
     slope: F32  # (hidden)
+
+
+class System(NamedTuple):
+    """The quadratic in k directions, and the steps that are tried."""
+
     gradient: F64  # (k)
     hessian: F64  # (k, k)
+    factor: F64  # (k, k)
     delta: F64  # (k)
-    where: NDArray[np.int64]  # (k, 2): block and column of each direction
+    where: I64  # (k, 2): block and column of each direction
     step: F64  # (h, m)
-    trial: F64  # (h, m)
-    progress: F64  # cost, iterations in a row that gained little, length of the last step
+    trials: F64  # (steps, h, m)
+    costs: F64  # (steps)
 
 
 class Crowd(NamedTuple):
-    """The start and its n - 1 candidates, those that are chosen, and where the search is."""
+    """The start and its n - 1 candidates."""
 
     plans: F64  # (n, h, m)
-    noise: F64  # of the random ones
-    chosen: F64  # (starts, h, m)
-    chosen_costs: F64  # (starts)
-    counts: NDArray[np.int64]  # (starts): iterations
-    state: NDArray[np.int64]  # number of the descent, and its iterations
-    latents: F32  # (n, d)
-    passed: F32  # (n, (m + 1) d)
-    inputs: F32  # (n, d + m)
-    hidden: F32  # (n, hidden)
-    deeper: F32  # (n, hidden)
-    outputs: F32  # (n, d)
     costs: F64  # (n)
+    noise: F64  # of the random ones
+    counts: I64  # (n): iterations
+    quiet: I64  # (n): iterations in a row that gained little
 
 
 class Numbers(NamedTuple):
     """The problem and the settings."""
 
-    z0: F32
     targets: F32  # (h, d)
     weights: F64  # (h): of the targets
-    effort: float
-    smoothness: float
-    curvature: F64  # (h r, h r): E^T of their Hessian E
-    env_size: int
+    about: F64  # (h, m): what effort counts from
+    curvature: F64  # (h r, h r): E^T of effort's and smoothness's Hessian E
     low: F64
     high: F64
+    dampings: F64
+    effort: float
+    smoothness: float
+    env_size: int
     damping: float
     tolerance: float
     iterations: int
-    screening: float
-    screened: int
     spread: float
     refreshed: int
     rounds: int
+
+
+class Memory(NamedTuple):
+    """A thread's, for plans of one length."""
+
+    space: Workspace
+    system: System
+    crowd: Crowd
 
 
 def kernel_for(
@@ -143,7 +152,7 @@ def kernel_for(
         return None
     assert isinstance(dynamics, BilinearDynamics | ResidualDynamics)
     structured = dynamics.structured
-    if structured.normalization != "cholqr":
+    if structured.normalization != "cholqr" or structured.action_size > structured.latent_size:
         return None
     if structured.A.device.type != "cpu" or structured.A.dtype != torch.float32:
         return None
@@ -170,7 +179,7 @@ class Kernel:
     ) -> None:
         self._compiled, self._config = compiled, config
         self._dynamics, self._lift = dynamics, lift
-        self._versions: tuple[int, ...] = ()
+        self._parameters, self._versions = list(dynamics.parameters()), [-1]
         self._lock = threading.Lock()
         self._local = threading.local()
         self._curvatures: dict[tuple[int, float, float], F64] = {}
@@ -180,39 +189,69 @@ class Kernel:
         """Whether it plans for that: one Reach, at most one Effort and one Smoothness."""
         kinds = [type(term) for term in objective.terms]
         steps = [t.env_action_size for t in objective.terms if isinstance(t, Smoothness)]
-        plain = all(t.about is None for t in objective.terms if isinstance(t, Effort))
         return (
-            plain
-            and Reach in kinds
+            Reach in kinds
             and len(set(kinds)) == len(kinds)
             and {Reach, Effort, Smoothness}.issuperset(kinds)
             and {self._dynamics.env_action_size}.issuperset(steps)
         )
 
-    def search(self, search: Search) -> SearchResult:
-        """One problem: rank the candidates, descend from the best of them, keep the best plan."""
-        compiled, weights, numbers = self._compiled, self._weights(), self._numbers(search)
-        space, crowd = self._memory(search.start.shape[1])
+    def search(self, search: Search) -> SearchResult | None:
+        """One problem: rank the candidates, go on with the better half of the best, and again.
+
+        None where directions are so nearly dependent that torch should plan.
+        """
+        config, numbers = self._config, self._numbers(search)
+        space, system, crowd = self._memory(search.start.shape[1])
+        space.latents[0, : search.z0.shape[1]] = search.z0[0].numpy()
         crowd.plans[0] = search.start[0].numpy()
-        crowd.state[:] = compiled.UNRANKED, 0
-        crowd.counts[:] = 0
-        # A deadline is looked at between iterations; without one there is nothing to look at.
-        hurried = not math.isinf(search.stop_at)
-        ending = compiled.search(weights, space, crowd, numbers, 0 if hurried else 1 << 40)
-        while ending == compiled.RUNNING and not search.out_of_time():
-            ending = compiled.search(weights, space, crowd, numbers, 1)
-        if ending == compiled.RUNNING:
-            compiled.finish(weights, space, crowd)
-        best = int(crowd.chosen_costs.argmin())
-        cost = torch.tensor([crowd.chosen_costs[best]], dtype=torch.float32)
-        found = search.clamp(torch.from_numpy(crowd.chosen[best]).float())  # rounded, in the box
+        crowd.counts[:] = crowd.quiet[:] = 0
+        fixed = (self._weights(), space, system, numbers, crowd)
+        run, costs = self._compiled.run, crowd.costs
+        run(self._compiled.RANK, *fixed, NONE, 0)
+        some = costs.argsort(kind="stable")[: config.starts]
+        in_time = True
+        while in_time and config.screening and len(some) > 1:
+            in_time = self._improve(search, fixed, some, config.screening)
+            some = some[costs[some].argsort(kind="stable")[: len(some) // 2 if in_time else None]]
+        in_time = in_time and self._improve(search, fixed, some, config.iterations)
+        best = some[costs[some].argmin() :][:1]
+        run(self._compiled.FINISH, *fixed, best, 0)
+        if space.least[0] < FLAT:
+            return None
+        i = int(best[0])
+        status: Status = "max_iterations"
+        if not math.isfinite(costs[i]):
+            status = "diverged"
+        elif crowd.quiet[i] >= numbers.rounds:
+            status = "converged"
+        elif not in_time:
+            status = "deadline"
+        found = torch.from_numpy(crowd.plans[i].astype(np.float32))
         latents = torch.from_numpy(space.latents[:, : search.z0.shape[1]].copy())
-        status: Status = ENDINGS[ending]
-        return SearchResult(found[None], cost, (status,), (int(crowd.counts[best]),), latents[None])
+        cost = torch.tensor([costs[i]], dtype=torch.float32)
+        return SearchResult(found[None], cost, (status,), (int(crowd.counts[i]),), latents[None])
+
+    def _improve(self, search: Search, fixed: Any, some: I64, count: int) -> bool:
+        """Up to `count` iterations from each of some plans; False if the deadline came first."""
+        improve = self._compiled.IMPROVE
+        if math.isinf(search.stop_at):
+            self._compiled.run(improve, *fixed, some, count)
+            return True
+        counts = fixed[-1].counts
+        for place, i in enumerate(some):
+            for _ in range(count):
+                if search.out_of_time():
+                    return False
+                done = counts[i]
+                self._compiled.run(improve, *fixed, some[place : place + 1], 1)
+                if counts[i] == done:  # it has ended
+                    break
+        return True
 
     def _weights(self) -> Weights:
         """The dynamics' parameters in the kernel's layout; laid out again when they change."""
-        versions = tuple(p._version for p in self._dynamics.parameters())
+        versions = [p._version for p in self._parameters]
         if versions != self._versions:
             with self._lock:
                 self._laid_out = _lay_out(self._dynamics, self._lift)
@@ -222,29 +261,30 @@ class Kernel:
     def _numbers(self, search: Search) -> Numbers:
         config, (horizon, m) = self._config, search.start.shape[1:]
         refreshed = min(config.refreshed_blocks or horizon, horizon)
-        effort = smoothness = 0.0
+        effort, smoothness, about = 0.0, 0.0, np.zeros((horizon, m))
         for term in search.objective.terms:
             if isinstance(term, Reach):
                 targets, weights = term.targets[0].numpy(), np.array(term.weights)
             elif isinstance(term, Effort):
                 effort = term.weight
+                if term.about is not None:
+                    about = term.about[0].double().numpy()
             elif isinstance(term, Smoothness):
                 smoothness = term.weight
         return Numbers(
-            z0=_filled(search.z0[0].numpy()),
             targets=_filled(targets),
             weights=weights,
-            effort=effort,
-            smoothness=smoothness,
+            about=about,
             curvature=self._curvature(horizon, effort, smoothness),
-            env_size=self._dynamics.env_action_size,
             low=np.full(m, -np.inf) if search.low is None else search.low.double().numpy(),
             high=np.full(m, np.inf) if search.high is None else search.high.double().numpy(),
+            dampings=RELATIVE,
+            effort=effort,
+            smoothness=smoothness,
+            env_size=self._dynamics.env_action_size,
             damping=config.damping,
             tolerance=config.tolerance,
             iterations=config.iterations,
-            screening=config.screening,
-            screened=config.iterations,
             spread=config.spread,
             refreshed=refreshed,
             rounds=math.ceil(horizon / refreshed),
@@ -260,20 +300,15 @@ class Kernel:
             self._curvatures[key] = effort * full.T @ full + smoothness * changes.T @ changes
         return self._curvatures[key]
 
-    def _memory(self, horizon: int) -> tuple[Workspace, Crowd]:
+    def _memory(self, horizon: int) -> Memory:
         """This thread's, for plans of that length."""
-        spaces: dict[int, tuple[Workspace, Crowd]]
-        spaces = self._local.__dict__.setdefault("spaces", {})
+        spaces: dict[int, Memory] = self._local.__dict__.setdefault("spaces", {})
         if horizon not in spaces:
-            hidden = self._weights().entering.shape[1]
-            d, (m, r) = padded(self._dynamics.latent_size), self._lift.shape
-            config = self._config
-            random = random_offsets(config, self._lift, config.candidates // 2, horizon)
-            noise = random.double().numpy()
-            spaces[horizon] = (
-                _make_workspace(d, m, hidden, horizon, horizon * r),
-                _make_crowd(d, m, hidden, horizon, 1 + config.candidates, config.starts, noise),
-            )
+            config, weights = self._config, self._weights()
+            along = num_aligned(config.candidates)
+            noise = random_offsets(config, self._lift, config.candidates - along, horizon)
+            offsets, d = noise.double().numpy(), padded(self._dynamics.latent_size)
+            spaces[horizon] = _make_memory(weights, d, horizon, offsets, along)
         return spaces[horizon]
 
     def _warm_up(self) -> None:
@@ -307,7 +342,7 @@ def _lay_out(dynamics: BilinearDynamics | ResidualDynamics, lift: Tensor) -> Wei
     wide = np.concatenate([base.C.detach().numpy(), base.A.detach().numpy()[:, None]], 1)
     wide = _filled(np.ascontiguousarray(wide.transpose(2, 1, 0)))  # (d, m + 1, d)
     entering = np.zeros((e.shape[1], 0), np.float32)
-    first, second, third = (np.zeros((0, 1, 1), np.float32) for _ in range(3))
+    first, second, third = (np.zeros((0, WIDTH), np.float32) for _ in range(3))
     biases = [np.zeros(0, np.float32) for _ in range(3)]
     held = np.zeros((m, m), np.float32)
     if isinstance(dynamics, ResidualDynamics):
@@ -337,58 +372,57 @@ def _lay_out(dynamics: BilinearDynamics | ResidualDynamics, lift: Tensor) -> Wei
     )
 
 
-def _make_crowd(
-    d: int, m: int, hidden: int, horizon: int, n: int, starts: int, noise: F64
-) -> Crowd:
-    return Crowd(
-        plans=np.zeros((n, horizon, m)),
-        noise=noise,
-        chosen=np.zeros((starts, horizon, m)),
-        chosen_costs=np.zeros(starts),
-        counts=np.zeros(starts, np.int64),
-        state=np.zeros(2, np.int64),
-        latents=np.zeros((n, d), np.float32),
-        passed=np.zeros((n, m * d + d), np.float32),
-        inputs=np.zeros((n, d + m), np.float32),
-        hidden=np.zeros((n, hidden), np.float32),
-        deeper=np.zeros((n, hidden), np.float32),
-        outputs=np.zeros((n, d), np.float32),
-        costs=np.zeros(n),
-    )
-
-
-def _make_workspace(d: int, m: int, hidden: int, horizon: int, k: int) -> Workspace:
-    def single(*shape: int) -> F32:
-        return np.zeros(shape, np.float32)
-
-    return Workspace(
-        latents=single(horizon + 1, d),
-        first=single(m * d + d),
-        first_q=single(m, d),
-        rows=single(1 + k, d),
-        passed=single(1 + k, m * d + d),
-        jacobians=single(horizon, k, d),
-        q=single(m, d),
-        inverse=single(m, m),
-        mixing=single(3 * m, m),
-        mixed=single(3 * m, d),
-        behind=single(m, d),
-        before=single(m, d),
-        turned=single(m),
-        along=single(m),
-        wide=np.zeros((m, d)),
+def _make_memory(weights: Weights, d: int, horizon: int, noise: F64, along: int) -> Memory:
+    m, r = weights.lift.shape
+    hidden, k, count = weights.entering.shape[1], horizon * r, 1 + along + len(noise)
+    n = max(1 + k, TRIALS, min(count, CHUNK))
+    outputs = n if hidden else 0
+    space = Workspace(
+        latents=aligned(horizon + 1, d),
+        rows=aligned(n, d),
+        passed=aligned(n + 1, m * d + d),
+        jacobians=aligned(horizon, k, d),
+        q=aligned(2 * m, d),
+        inverse=aligned(m, m),
+        mixing=aligned(3 * m, m),
+        mixed=aligned(3 * m, d),
+        behind=aligned(m, d),
+        before=aligned(m, d),
+        turned=aligned(m),
+        along=aligned(m),
+        tall=aligned(m, d, dtype=np.float64),
         system=np.zeros((m, 2 * m)),
         length=np.zeros(m),
-        inputs=single(1 + k, d + m),
-        hidden=single(1 + k, hidden),
-        deeper=single(1 + k, hidden),
-        outputs=single(1 + k, d),
-        slope=single(hidden),
+        least=np.zeros(1),
+        inputs=aligned(outputs, d + m),
+        hidden=aligned(outputs, hidden),
+        deeper=aligned(outputs, hidden),
+        outputs=aligned(outputs, d),
+        slope=aligned(hidden),
+    )
+    system = System(
         gradient=np.zeros(k),
         hessian=np.zeros((k, k)),
+        factor=np.zeros((k, k)),
         delta=np.zeros(k),
         where=np.zeros((k, 2), np.int64),
         step=np.zeros((horizon, m)),
-        trial=np.zeros((horizon, m)),
-        progress=np.zeros(3),
+        trials=np.zeros((TRIALS, horizon, m)),
+        costs=np.zeros(TRIALS),
     )
+    crowd = Crowd(
+        plans=np.zeros((count, horizon, m)),
+        costs=np.zeros(count),
+        noise=noise,
+        counts=np.zeros(count, np.int64),
+        quiet=np.zeros(count, np.int64),
+    )
+    return Memory(space, system, crowd)
+
+
+def aligned(*shape: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Zeros that begin with a line of the cache, as registers like to be loaded."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    begin = -raw.ctypes.data % 64
+    return raw[begin : begin + size].view(dtype).reshape(shape)

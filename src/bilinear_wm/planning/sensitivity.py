@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -93,21 +92,3 @@ def finite_difference(
         active = sum(block <= t for block in blocks) * lift.shape[-1]
         tangents.append(slopes[:, :active, t + 1])
     return nominal, Tangents(tangents, lifts)
-
-
-class _Spread(Protocol):
-    @property
-    def spread(self) -> float: ...
-    @property
-    def seed(self) -> int: ...
-
-
-def random_offsets(
-    config: _Spread, lift: Float[Tensor, "m r"], count: int, horizon: int
-) -> Float[Tensor, "count h m"]:
-    """Random coherent plans of root mean square `spread`."""
-    m, r = lift.shape
-    generator = torch.Generator().manual_seed(config.seed)
-    white = torch.randn(count, horizon, r, generator=generator)
-    repeats = (m / r) ** 0.5
-    return config.spread * repeats * (white @ lift.cpu().float().mT)

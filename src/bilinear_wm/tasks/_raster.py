@@ -119,14 +119,14 @@ def aim(lamp: Any, points: Any, out: Any) -> None:
 
 
 @compiled
-def cast(solid: Any, points: Any, window: Any, near: Any) -> None:
+def cast(solid: Any, points: Any, lamp: Any, window: Any, near: Any) -> None:
     """The shadow map over the solid's own extent; `window` gets its corner and its scale."""
     low0 = low1 = np.float32(1e30)
     high0 = high1 = np.float32(-1e30)
     for i in range(len(points)):
         low0, high0 = min(low0, points[i, 6]), max(high0, points[i, 6])
         low1, high1 = min(low1, points[i, 7]), max(high1, points[i, 7])
-    scale = np.float32(near.shape[0]) / max(high0 - low0, high1 - low1)
+    scale = min(np.float32(near.shape[0]) / max(high0 - low0, high1 - low1), lamp.finest)
     window[0], window[1], window[2] = low0, low1, scale
     near[:] = np.float32(-1e30)
     faces = solid.faces
@@ -241,7 +241,7 @@ def draw(
     """The picture."""
     points, near, ids, seen = space.points, space.near, space.ids, space.seen
     place(solid, pos, mat, view, lamp, points)
-    cast(solid, points, space.window, space.shadow)
+    cast(solid, points, lamp, space.window, space.shadow)
     near[:] = scenery.near
     ids[:] = -1
     rasterise(solid, points, view, near, ids)

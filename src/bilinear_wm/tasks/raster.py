@@ -28,7 +28,7 @@ from bilinear_wm.tasks.solid import F32, F64, I32, PLANE, Solid, make_solid, rgb
 SAMPLES = np.array([[0.375, 0.875], [0.875, 0.625], [0.125, 0.375], [0.625, 0.125]], np.float32)
 """Of Mesa's software OpenGL: column and row in a pixel."""
 SHADOW_TEXELS = 4
-"""Of the shadow map for each pixel of the picture's width."""
+"""Of the shadow map, for each pixel's width."""
 FAR = 1e6
 KNOWN = tuple(
     getattr(mujoco.mjtGeom, f"mjGEOM_{name}")
@@ -53,6 +53,7 @@ class Lamp(NamedTuple):
     axes: F32
     parallel: bool
     reach: np.float32  # MuJoCo's shadow map ends here
+    finest: np.float32  # texels a unit, at most
 
 
 class Lights(NamedTuple):
@@ -141,7 +142,7 @@ class Raster:
         self._solid = make_solid(model, pitch)
         self._view = _view(model, data, model.cam(camera).id, image_size)
         self._lights = _lights(model, data, self._view)
-        self._lamp = _lamp(model, data)
+        self._lamp = _lamp(model, data, self._view, self._solid)
         self._scenery = self._make_scenery(data, camera)
 
     def picture(self, qpos: NDArray[np.float64]) -> Pixels:
@@ -242,7 +243,7 @@ def _lights(model: mujoco.MjModel, data: Any, view: View) -> Lights:
     )
 
 
-def _lamp(model: mujoco.MjModel, data: Any) -> Lamp:
+def _lamp(model: mujoco.MjModel, data: Any, view: View, solid: Solid) -> Lamp:
     light = int(np.flatnonzero(model.light_active * model.light_castshadow)[0])
     back = -data.light_xdir[light] / np.linalg.norm(data.light_xdir[light])
     side = np.cross(np.eye(3)[np.abs(back).argmin()], back)
@@ -255,7 +256,11 @@ def _lamp(model: mujoco.MjModel, data: Any) -> Lamp:
         angle = min(2 * model.light_cutoff[light] * model.vis.map.shadowscale, 160)
         reach = np.tan(np.deg2rad(angle) / 2)
     eye = data.light_xpos[light].astype(np.float32)
-    return Lamp(eye, axes, bool(parallel), np.float32(reach))
+    middle = data.geom_xpos[solid.geoms].mean(axis=0)
+    finest = SHADOW_TEXELS * view.focal / abs(view.axes[2] @ (middle - view.eye))
+    if not parallel:
+        finest *= abs(axes[2] @ (middle - eye))
+    return Lamp(eye, axes, bool(parallel), np.float32(reach), np.float32(finest))
 
 
 def _space(solid: Solid, size: int) -> Space:
