@@ -164,7 +164,9 @@ class Planner(abc.ABC):
         """
         begun = time.perf_counter()
         z0, goal, path, start, low, high = self._tensors(problem, warm_start)
-        prior = self._blocks("prior", problem, problem.prior, like=start)
+        prior = start
+        if problem.prior is not None:
+            prior = self._blocks("prior", problem, problem.prior, like=start)
         # Few operations on small tensors: each takes microseconds, and fast planners feel them.
         parts = [z0, goal, start]
         parts += [path] if problem.path is not None else []
@@ -309,4 +311,4 @@ def search_result(
 def _sane(*parts: Float[Tensor, "batch ..."]) -> Bool[Tensor, " batch"]:
     """Which rows are finite and of a size that a model can have produced."""
     rows = torch.cat([part.flatten(1) for part in parts], dim=1)
-    return (rows.abs() < LARGEST).all(1)
+    return torch.linalg.vector_norm(rows, torch.inf, dim=1) < LARGEST
