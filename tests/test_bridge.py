@@ -61,7 +61,8 @@ class Robot:
         settings.insert_json5("scouting/multicast/enabled", "false")
         self.task = bwm.make_task("tworoom", 128, "fast")
         self.task.begin(seed=0, options={"state": (40.0, 90.0), "goal": (60.0, 150.0)})
-        self.kind, self.actions, self.arrived = kind, [], threading.Event()
+        self.kind, self.arrived = kind, threading.Event()
+        self.actions: list[Any] = []
         self.session = zenoh.open(settings)
         self.eye = self.session.declare_publisher("camera/image_raw")
         self.ear = self.session.declare_subscriber("cmd", self.obey)
@@ -70,7 +71,7 @@ class Robot:
         self.eye.put(image(self.task.render()))
 
     def obey(self, sample: Any) -> None:
-        message = STORE.deserialize_cdr(sample.payload.to_bytes(), self.kind)
+        message: Any = STORE.deserialize_cdr(sample.payload.to_bytes(), self.kind)
         if self.kind == TWIST:
             action = np.array([message.linear.x, message.angular.z], np.float32)
         else:
