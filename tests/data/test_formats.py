@@ -117,7 +117,7 @@ def test_a_video_is_read_from_any_place() -> None:
         ("?camera=observation.images.top&size=7", "size: expected pixels from 8 to 4096"),
         ("?camera=observation.images.top&size=8x9x10", "size: expected pixels"),
         ("?camera=observation.images.top&fit=wide", "fit: expected one of stretch, crop"),
-        ("?crop=yes", "expected options camera, state, size, fit"),
+        ("?crop=yes", "expected options camera, action, state, size, fit"),
         ("?camera=observation.images.top&state=elbow", "column 'elbow': expected floats"),
     ],
 )
