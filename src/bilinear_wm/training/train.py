@@ -130,7 +130,10 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
             stack.enter_context(run_folder.locked(config.out, config.resume))
         accelerator.wait_for_everyone()
         signals = stack.enter_context(held(twice_is_enough=True))
-        return _Run(config, accelerator, signals, progress).run()
+        alone = accelerator.num_processes == 1
+        with signals.raising() if alone else contextlib.nullcontext():
+            run = _Run(config, accelerator, signals, progress)
+        return run.run()
 
 
 class _Run(TrainingLoop):
@@ -139,6 +142,7 @@ class _Run(TrainingLoop):
     ) -> None:
         super().__init__(config, signals, progress and accelerator.is_main_process)
         self.config, self.accelerator = config, accelerator
+        self.is_alone = accelerator.num_processes == 1
         self.is_main, self.label = accelerator.is_main_process, f"train {config.model}"
         spec = observed_by(config)
         self.train_data = EpisodeDataset(config.data, config.num_frames, spec=spec)
