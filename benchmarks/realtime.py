@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bilinear_wm.control.loop import Action, Tick
+from bilinear_wm.control.box import Action
+from bilinear_wm.control.loop import Tick
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.control.realtime import RealTimeController
 from bilinear_wm.evaluation.load import load_planner

@@ -152,6 +152,27 @@ def test_the_kernel_with_a_residual_keeps_a_deadline() -> None:
     assert thorough.cost <= plan.cost
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_directions_that_are_mostly_rounding_are_left_to_torch(seed: int) -> None:
+    """All actions push one way: two engines would not agree where a plan leads."""
+    dynamics, p = bilinear(seed), problem()
+    with torch.no_grad():
+        dynamics.B.copy_(dynamics.B[:, :1].expand(-1, M))
+        dynamics.C.copy_(dynamics.C[:, :1].expand(-1, M, -1))
+    config = GaussNewtonConfig(candidates=4, starts=2)
+    planner = GaussNewtonPlanner(dynamics, config)
+    assert planner._kernel is not None
+    plan = planner.plan(p)
+    expected = GaussNewtonPlanner(dynamics, replace(config, compiled=False)).plan(p)
+    assert torch.equal(plan.actions, expected.actions)
+    assert plan.status == expected.status
+
+
+def test_more_actions_than_latents_are_left_to_torch() -> None:
+    planner = GaussNewtonPlanner(BilinearDynamics(3, M, env_action_size=ENV))
+    assert planner._kernel is None
+
+
 def test_the_kernel_sees_new_weights() -> None:
     dynamics, p = bilinear(), problem()
     planner = GaussNewtonPlanner(dynamics)

@@ -204,7 +204,8 @@ def test_names_from_files_are_only_names(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in markdown
     assert all(line.count(" | ") == markdown.splitlines()[0].count(" | ")
                for line in markdown.splitlines()[2:])  # fmt: skip
-    planners = [row["planner"] for row in csv.DictReader((out / "results.csv").open())]
+    with (out / "results.csv").open() as file:
+        planners = [row["planner"] for row in csv.DictReader(file)]
     assert not any(planner.startswith("=") for planner in planners)
     assert "<script>" not in (out / "report.html").read_text()
 

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bilinear_wm.data.windows import Batch
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
+from bilinear_wm.training import loader
 from bilinear_wm.training.train import train
 from tests.training.conftest import (
     assert_same,
@@ -112,22 +115,18 @@ def test_signals_save(
     assert last_step(out) > 0
 
 
-def test_nan_stops_with_the_batch(tworoom_file: Path, tmp_path: Path) -> None:
-    from bilinear_wm.training import train as module
+def test_nan_stops_with_the_batch(
+    tworoom_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, read = small(tworoom_file, tmp_path / "run"), loader.read
 
-    config = small(tworoom_file, tmp_path / "run")
-    batch = module._Run._batch
+    def poisoned(*arguments: Any) -> Iterator[Batch]:
+        for step, found in enumerate(read(*arguments)):
+            yield replace(found, actions=found.actions * np.nan) if step == 7 else found
 
-    def poisoned(self: Any, step: int) -> Any:
-        found = batch(self, step)
-        return replace(found, actions=found.actions * np.nan) if step == 7 else found
-
-    module._Run._batch = poisoned  # type: ignore[method-assign]
-    try:
-        with pytest.raises(InputError, match=r"loss is nan at step 7.*\(episode, step\): \[\("):
-            train(config, progress=False)
-    finally:
-        module._Run._batch = batch  # type: ignore[method-assign]
+    monkeypatch.setattr(loader, "read", poisoned)
+    with pytest.raises(InputError, match=r"loss is nan at step 7.*\(episode, step\): \[\("):
+        train(config, progress=False)
     assert last_step(config.out) == 5
     load_model(config.out)
 

@@ -124,7 +124,8 @@ def test_other_data_is_not_resumed_on(tworoom_file: Path, dense_file: Path, tmp_
         train(replace(config, data=other, resume=True), progress=False)
     shutil.copyfile(tworoom_file, other)
     with h5py.File(other, "a") as file:
-        file["pixels"][:] = 255 - file["pixels"][:]
+        pictures = file["thinned/pixels"]
+        pictures[:] = 255 - pictures[:]
     with pytest.raises(InputError, match="expected the run's data"):
         train(replace(config, data=other, resume=True), progress=False)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from bilinear_wm.planning._compiled_products import compiled, entry
 from bilinear_wm.planning._compiled_rollout import evaluate, is_refreshed, prepare, roll_out
+from bilinear_wm.planning.trials import ENOUGH
 
 RANK, IMPROVE, FINISH = range(3)
 
@@ -76,36 +77,39 @@ def _scatter(w: Any, s: Any, y: Any, p: Any, c: Any) -> None:
 def _improve(w: Any, s: Any, y: Any, p: Any, c: Any, i: int) -> bool:
     """One iteration from plan i; whether it gained more than the tolerance.
 
-    Of some steps with more and more damping the best is taken. If none lowers the cost, more of
-    them follow: with damping enough a step goes down the gradient.
+    The step of least damping is taken if it brings most of what it promises, else the best of
+    some steps with more damping. If none lowers the cost, more of them follow.
     """
     plans, cost, horizon = c.plans, c.costs[i], c.plans.shape[1]
     block = (c.counts[i] * p.refreshed) % horizon
     roll_out(w, s, plans, i, block, p.refreshed)
     k = _assemble(w, s, y, p, plans, i, block, p.refreshed)
     scale = _fix(w.lift, y.where, y.gradient, y.hessian, k, plans, i, p.low, p.high)
-    steps = y.trials.shape[0]
-    for attempt in range(p.dampings.shape[0] // steps):
-        for j in range(steps):
-            damping = p.damping + scale * p.dampings[attempt * steps + j]
+    slots, tried, promised = y.trials.shape[0], 0, 0.0
+    while tried < p.dampings.shape[0]:
+        first = tried % slots
+        count = slots - first if tried > 0 else 1
+        for j in range(first, first + count):
+            damping = p.damping + scale * p.dampings[tried + j - first]
             _solve(y.gradient, y.hessian, y.factor, y.delta, k, damping)
-            if attempt == 0 and j == 0:
-                promised = 0.0
-                for a in range(k):
-                    promised -= 0.5 * y.gradient[a] * y.delta[a]
-                if not promised > p.tolerance * cost:
-                    return False
             _lift(w.lift, y.where, y.delta, k, y.step)
             for t in range(horizon):
                 for a in range(plans.shape[2]):
                     value = plans[i, t, a] + y.step[t, a]
                     y.trials[j, t, a] = _within(value, p.low[a], p.high[a])
-        evaluate(w, s, p, y.trials, np.int64(0), steps, y.costs)
+        if tried == 0:
+            for a in range(k):
+                promised -= 0.5 * y.gradient[a] * y.delta[a]
+            if not promised > p.tolerance * cost:
+                return False
+        evaluate(w, s, p, y.trials, first, count, y.costs)
+        tried += count
         best = 0
-        for j in range(1, steps):
+        for j in range(1, first + count):
             if y.costs[j] < y.costs[best]:
                 best = j
-        if y.costs[best] < cost:
+        enough = tried > 1 or cost - y.costs[0] >= ENOUGH * promised
+        if enough and y.costs[best] < cost:
             for t in range(horizon):
                 for a in range(plans.shape[2]):
                     plans[i, t, a] = y.trials[best, t, a]

@@ -10,13 +10,13 @@ next latent and only spoils the conditioning. The minimum of the resulting quadr
 
     [E^T J^T J E + (c + mu) I] delta = -[E^T J^T e + c E^T a],
 
-a system of a few unknowns. The damping mu keeps it regular, and shortens steps where the model
-bends: four steps, with mu as configured and with 1/1000, 1/100 and 1/10 of the matrix's mean
-diagonal added, are rolled out in one batch, and the one that lowers the true objective most is
-taken. If none does, four with more damping follow, and again: with enough of it a step goes down
-the gradient, and some length must help. A plan is final when the quadratic promises, or a step
-brings, less than a millionth of the cost. Bounds are kept by projecting each trial, and
-directions that push out of the box are left out of the system.
+a system of a few unknowns. The damping mu keeps it regular. If the step brings three quarters of
+what the quadratic promises, it is taken. Else the model bends, and damping shortens and turns the
+step: of four, with 0, 1/1000, 1/100 and 1/10 of the matrix's mean diagonal added to mu, the one
+that lowers the true objective most is taken. If none does, four with more damping follow, and
+again: with enough of it a step goes down the gradient, and some length must help. A plan is final
+when the quadratic promises, or a step brings, less than a millionth of the cost. Bounds are kept by
+projecting each trial, and directions that push out of the box are left out of the system.
 
 A search may begin from several plans. After each iteration the better half of them goes on.
 """
@@ -45,7 +45,7 @@ from bilinear_wm.planning.base import (
 )
 from bilinear_wm.planning.kernel import Kernel, kernel_for
 from bilinear_wm.planning.sensitivity import analytic, coherent_lift, finite_difference
-from bilinear_wm.planning.trials import DAMPINGS, TRIALS, num_aligned, random_offsets
+from bilinear_wm.planning.trials import DAMPINGS, ENOUGH, TRIALS, num_aligned, random_offsets
 
 
 @dataclass(frozen=True)
@@ -232,11 +232,12 @@ class GaussNewtonPlanner(Planner):
             downhill = downhill * free
         lift = tangents.actions.flatten(0, 1).mT
         index = torch.arange(len(cost), device=cost.device)  # of those without a step
-        actions, cost = actions.clone(), cost.clone()
-        for attempt, relative in enumerate(torch.tensor(DAMPINGS).to(cost).split(TRIALS)):
+        chosen, lowest = actions.clone(), cost.clone()
+        first, *further = torch.tensor(DAMPINGS).to(cost).split((1, TRIALS - 1, TRIALS, TRIALS))
+        for relative in (first, *further):
             damping = config.damping + scale[index] * relative
             delta = _solve(hessian[index], downhill[index], damping)
-            if attempt == 0:
+            if relative is first:
                 promised = 0.5 * (downhill * delta[:, 0]).sum(-1)
                 worth = (promised > config.tolerance * cost).nonzero().squeeze(-1)
                 index, delta = index[worth], delta[worth]
@@ -245,13 +246,14 @@ class GaussNewtonPlanner(Planner):
             some = search if len(index) == len(cost) else search.rows(index)
             step = (delta @ lift).view(len(index), -1, *actions.shape[1:])
             trials = search.clamp(actions[index, None] + step)
-            lowest, best = candidate_costs(self.dynamics, some, trials).min(-1)
-            lower = lowest < cost[index]
-            won = lower.nonzero().squeeze(-1)
-            actions[index[won]] = trials[won, best[won]]
-            cost[index[won]] = lowest[won]
-            index = index[~lower]
-        return actions, cost
+            costs, best = candidate_costs(self.dynamics, some, trials).min(-1)
+            won = (costs < lowest[index]).nonzero().squeeze(-1)
+            chosen[index[won]] = trials[won, best[won]]
+            lowest[index[won]] = costs[won]
+            gained = cost[index] - lowest[index]
+            enough = ENOUGH * promised[index] if relative is first else 0.0
+            index = index[~((gained >= enough) & (gained > 0))]
+        return chosen, lowest
 
     def _starts(
         self, search: Search

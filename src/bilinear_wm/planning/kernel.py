@@ -203,8 +203,9 @@ class Kernel:
         """
         config, numbers = self._config, self._numbers(search)
         space, system, crowd = self._memory(search.start.shape[1])
-        space.latents[0, : search.z0.shape[1]] = search.z0[0].numpy()
-        crowd.plans[0] = search.start[0].numpy()
+        d = self._dynamics.latent_size
+        space.latents[0, :d] = search.z0.numpy()[0]
+        crowd.plans[0] = search.start.numpy()[0]
         crowd.counts[:] = crowd.quiet[:] = 0
         fixed = (self._weights(), space, system, numbers, crowd)
         run, costs = self._compiled.run, crowd.costs
@@ -227,10 +228,10 @@ class Kernel:
             status = "converged"
         elif not in_time:
             status = "deadline"
-        found = torch.from_numpy(crowd.plans[i].astype(np.float32))
-        latents = torch.from_numpy(space.latents[:, : search.z0.shape[1]].copy())
-        cost = torch.tensor([costs[i]], dtype=torch.float32)
-        return SearchResult(found[None], cost, (status,), (int(crowd.counts[i]),), latents[None])
+        found = torch.from_numpy(crowd.plans[i : i + 1].astype(np.float32))
+        latents = torch.from_numpy(space.latents[None, :, :d].copy())
+        cost = torch.from_numpy(costs[i : i + 1].astype(np.float32))
+        return SearchResult(found, cost, (status,), (int(crowd.counts[i]),), latents)
 
     def _improve(self, search: Search, fixed: Any, some: I64, count: int) -> bool:
         """Up to `count` iterations from each of some plans; False if the deadline came first."""
@@ -264,7 +265,7 @@ class Kernel:
         effort, smoothness, about = 0.0, 0.0, np.zeros((horizon, m))
         for term in search.objective.terms:
             if isinstance(term, Reach):
-                targets, weights = term.targets[0].numpy(), np.array(term.weights)
+                targets, weights = term.targets.numpy()[0], np.array(term.weights)
             elif isinstance(term, Effort):
                 effort = term.weight
                 if term.about is not None:
@@ -276,8 +277,8 @@ class Kernel:
             weights=weights,
             about=about,
             curvature=self._curvature(horizon, effort, smoothness),
-            low=np.full(m, -np.inf) if search.low is None else search.low.double().numpy(),
-            high=np.full(m, np.inf) if search.high is None else search.high.double().numpy(),
+            low=np.full(m, -np.inf) if search.low is None else search.low.numpy().astype(float),
+            high=np.full(m, np.inf) if search.high is None else search.high.numpy().astype(float),
             dampings=RELATIVE,
             effort=effort,
             smoothness=smoothness,

@@ -10,7 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 TRIALS = 4
-"""Steps that are rolled out together."""
+"""Steps among which the best is taken."""
+ENOUGH = 0.75
+"""Of what the quadratic promises: a first step that brings as much is taken as it is."""
 DAMPINGS = (0.0, *(10.0**power for power in range(-3, 8)))
 """Of the steps in turn, in units of the Hessian's mean diagonal and beside the planner's own."""
 MOST_ALIGNED = 8

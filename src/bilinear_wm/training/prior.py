@@ -45,6 +45,7 @@ class PriorConfig:
         steps: Optimizer steps.
         eval_every: Steps between diagnoses on held-out episodes.
         save_every: Steps between checkpoints.
+        device: Where the model runs: cpu, cuda, cuda:1 ...
         resume: Continue the run in `out`.
     """
 
@@ -59,6 +60,7 @@ class PriorConfig:
     seed: int = 0
     eval_every: int = 1000
     save_every: int = 1000
+    device: str = "cpu"
     resume: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +72,7 @@ class PriorConfig:
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share with the run it continues."""
         values = asdict(self)
-        for name in ("checkpoint", "data", "out", "eval_every", "save_every", "resume"):
+        for name in ("checkpoint", "data", "out", "eval_every", "save_every", "device", "resume"):
             del values[name]
         return values
 
@@ -110,11 +112,12 @@ class _Hindsight:
         first, second = seen.windows.T
         self._block = int(second[0] - first[0])
         """Frames from one block to the next."""
-        self._row = torch.full((len(seen.frames) + FARTHEST * self._block + 1,), -1)
-        self._row[first] = torch.arange(len(first))
-        self.left = torch.zeros(len(first), dtype=torch.long)
+        everywhere = len(seen.frames) + FARTHEST * self._block + 1
+        self._row = first.new_full((everywhere,), -1)
+        self._row[first] = torch.arange(len(first), device=first.device)
+        self.left = torch.zeros_like(first)
         """Blocks from each window's beginning to the end of its episode, as far as it matters."""
-        going = torch.ones(len(first), dtype=torch.bool)
+        going = torch.ones_like(first, dtype=torch.bool)
         for ahead in range(FARTHEST):
             going &= self._row[first + ahead * self._block] >= 0
             self.left += going
@@ -124,7 +127,7 @@ class _Hindsight:
     ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, "batch d"], Float[Tensor, "batch blocks m"]]:
         """Where ways of these lengths begin and end, and how they begin; what follows is not."""
         first = self.seen.windows[rows, 0]
-        told = self._row[first[:, None] + self._block * torch.arange(BLOCKS)]
+        told = self._row[first[:, None] + self._block * torch.arange(BLOCKS, device=first.device)]
         frames = self.seen.frames
         return frames[first], frames[first + blocks * self._block], self.seen.actions[told, 0]
 
@@ -135,7 +138,7 @@ class _Run(TrainingLoop):
     def __init__(self, config: PriorConfig, signals: Held, progress: bool) -> None:
         super().__init__(config, signals, progress)
         self.config = config
-        given = load_model(config.checkpoint)
+        given = load_model(config.checkpoint, config.device)
         if given.config.prior_hidden:
             raise InputError(f"checkpoint {config.checkpoint}: has a prior already")
         train, held_out = (
@@ -148,7 +151,7 @@ class _Run(TrainingLoop):
         torch.manual_seed(config.seed)
         self.model: WorldModel = type(given)(replace(given.config, prior_hidden=config.hidden))
         self.model.load_state_dict(given.state_dict(), strict=False)  # all but the prior
-        self.model.eval().requires_grad_(False)
+        self.model.eval().requires_grad_(False).to(given.device)
         self._train, self._held_out = (
             _Hindsight(recorded(self.model, part, 1, progress)) for part in (train, held_out)
         )
@@ -165,9 +168,10 @@ class _Run(TrainingLoop):
     def one_step(self) -> dict[str, float]:
         config = self.config
         torch.manual_seed(config.seed + 1_000_003 * self.step)
-        rows = torch.randint(len(self._train.seen), (config.batch_size,))
-        left = self._train.left[rows].clamp(max=FARTHEST)
-        blocks = 1 + (torch.rand(len(rows)) * left).long().clamp(max=left - 1)
+        device = self.model.device
+        rows = torch.randint(len(self._train.seen), (config.batch_size,)).to(device)
+        left = self._train.left[rows]
+        blocks = 1 + (torch.rand(len(rows)).to(device) * left).long().clamp(max=left - 1)
         for group in self._optimizer.param_groups:
             group["lr"] = config.learning_rate * warm_cosine(self.step / config.steps, WARMUP)
         loss = self._error(self._train, rows, blocks).mean()
@@ -187,7 +191,7 @@ class _Run(TrainingLoop):
         """Squared error of each block that lies before its goal."""
         z, goal, actions = data.ways(rows, blocks)
         missed = (self._prior(z, goal, blocks) - actions).square().mean(-1)
-        return missed[torch.arange(BLOCKS) < blocks[:, None]]
+        return missed[torch.arange(BLOCKS, device=missed.device) < blocks[:, None]]
 
     @torch.no_grad()
     def diagnose(self) -> dict[str, float]:
@@ -196,7 +200,7 @@ class _Run(TrainingLoop):
         for blocks in (1, BLOCKS):
             rows = (self._held_out.left >= blocks).nonzero().squeeze(-1)
             rows = rows[:: max(len(rows) // TOLD, 1)]
-            error = self._error(self._held_out, rows, torch.full((len(rows),), blocks))
+            error = self._error(self._held_out, rows, torch.full_like(rows, blocks))
             found[f"prior_error_{blocks}"] = float(error.mean())
         return found
 
