@@ -52,7 +52,7 @@ class PriorConfig:
     checkpoint: Path
     data: Path
     out: Path
-    hidden: int = 384
+    hidden: int = 300
     steps: int = 6000
     batch_size: int = 512
     learning_rate: float = 1.5e-3
