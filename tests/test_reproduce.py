@@ -15,6 +15,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.reproduce import ReproduceConfig, plan_steps, reproduce
 
 
+@pytest.mark.slow
 def test_tiny_from_nothing_to_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +89,7 @@ def test_bad_settings(changes: dict[str, object], message: str, tmp_path: Path) 
         ReproduceConfig(tmp_path, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_the_container_runs(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     assert 'ENTRYPOINT ["sh", "docker/entrypoint.sh"]' in (root / "Dockerfile").read_text()

@@ -29,6 +29,7 @@ from tests.training.conftest import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bilinear", "lewm"])
 def test_resume_ends_with_the_same_bits(model: str, tworoom_file: Path, tmp_path: Path) -> None:
     """Stopped by a signal at every possible moment, and continued."""
@@ -64,6 +65,7 @@ def test_resume_ends_with_the_same_bits(model: str, tworoom_file: Path, tmp_path
     assert one == two
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_moments(tworoom_file: Path, tmp_path: Path) -> None:
     """SIGKILL anywhere, saves included (one after every step): nothing is lost or changed."""
     steps, out, rng = 100, tmp_path / "killed", random.Random(0)
@@ -94,6 +96,7 @@ def test_ten_kills_at_random_moments(tworoom_file: Path, tmp_path: Path) -> None
     assert len(list(out.glob("checkpoint-*"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save(
     number: signal.Signals, status: int, tworoom_file: Path, tmp_path: Path
