@@ -42,6 +42,7 @@ def test_tiny_from_nothing_to_the_report(
     assert again.count(": done before") == len(summary) - 1
 
 
+@pytest.mark.slow
 def test_a_kill_after_the_last_row_is_recovered_from(tmp_path: Path) -> None:
     """The product is there, and what says that it is done is not."""
     stages = ("collect", "train", "residual", "evaluate", "realtime")
@@ -54,6 +55,7 @@ def test_a_kill_after_the_last_row_is_recovered_from(tmp_path: Path) -> None:
     assert "done before" not in {ended for _, ended in again}
 
 
+@pytest.mark.slow
 def test_what_was_made_from_other_settings_is_not_passed_off(tmp_path: Path) -> None:
     config = ReproduceConfig(tmp_path, "tiny", ("tworoom",), ("collect",))
     reproduce(config)

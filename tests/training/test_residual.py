@@ -118,6 +118,7 @@ def test_residual_training_resumes_to_the_bit(
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_a_residual_run_is_not_continued_for_another_model(
     trained: Path, tworoom_file: Path, tmp_path: Path
 ) -> None:
