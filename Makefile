@@ -40,7 +40,7 @@ test-fast: setup kernel
 kernel: setup
 	$(BIN)/python -c "from bilinear_wm.planning import GaussNewtonPlanner; from bilinear_wm.dynamics.bilinear import BilinearDynamics; GaussNewtonPlanner(BilinearDynamics(8, 4, env_action_size=2))"
 
-test-interop: setup
+test-interop: setup kernel
 	tests/interop/run $(VENV)
 
 check: setup

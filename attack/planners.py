@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attack.common import Attack, Tally, refused_or
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
@@ -134,8 +135,8 @@ def _cost(planner: Planner, p: PlanProblem, i: int, actions: Tensor) -> tuple[fl
     """
     assert p.z_goal is not None
     values = []
-    assert isinstance(planner.dynamics, nn.Module)
-    for dynamics in (planner.dynamics, copy.deepcopy(planner.dynamics).double()):
+    single: Any = planner.dynamics
+    for dynamics in (single, copy.deepcopy(single).double()):
         z0, goal = (x.view(-1, x.shape[-1])[i] for x in (p.z0, p.z_goal))
         kind = next(iter(dynamics.parameters())).dtype
         with torch.no_grad():

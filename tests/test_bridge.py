@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ class Robot:
         self.task = bwm.make_task("tworoom", 128, "fast")
         self.task.begin(seed=0, options={"state": (40.0, 90.0), "goal": (60.0, 150.0)})
         self.kind, self.arrived = kind, threading.Event()
-        self.actions: list[Any] = []
+        self.actions: list[np.ndarray] = []
         self.session = zenoh.open(settings)
         self.eye = self.session.declare_publisher("camera/image_raw")
         self.ear = self.session.declare_subscriber("cmd", self.obey)
@@ -83,22 +83,24 @@ class Robot:
 
 
 @pytest.fixture
-def robot(request: pytest.FixtureRequest, endpoint: str) -> Iterator[Robot]:
-    made = None
+def robot(endpoint: str) -> Iterator[Callable[[str], Robot]]:
+    """One that connects when it is made, once the bridge listens."""
+    made: list[Robot] = []
 
     def begin(kind: str) -> Robot:
-        nonlocal made
-        made = Robot(endpoint, kind)
-        return made
+        made.append(Robot(endpoint, kind))
+        return made[-1]
 
-    yield begin  # type: ignore[misc]
-    if made is not None:
-        made.session.close()
+    yield begin
+    for one in made:
+        one.session.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("message", "kind"), [("numbers", NUMBERS), ("twist", TWIST)])
-def test_a_robot_arrives(message: Any, kind: str, endpoint: str, goal: Path, robot: Any) -> None:
+def test_a_robot_arrives(
+    message: Any, kind: str, endpoint: str, goal: Path, robot: Callable[[str], Robot]
+) -> None:
     config = BridgeConfig(
         PRETRAINED, goal, action="cmd", message=message, listen=(endpoint,), control_hz=5,
         planner_options={"effort": 5e-3},

@@ -186,12 +186,12 @@ def bridged(config: BridgeConfig) -> Iterator[tuple[RealTimeController, Counts]]
 
 def _session(zenoh: Any, config: BridgeConfig) -> Any:
     settings = zenoh.Config()
-    for name, endpoints in (("connect", config.connect), ("listen", config.listen)):
-        if endpoints:
-            settings.insert_json5(f"{name}/endpoints", json.dumps(endpoints))
-    if config.connect or config.listen:
-        settings.insert_json5("scouting/multicast/enabled", "false")
     try:
+        for name, endpoints in (("connect", config.connect), ("listen", config.listen)):
+            if endpoints:
+                settings.insert_json5(f"{name}/endpoints", json.dumps(endpoints))
+        if config.connect or config.listen:
+            settings.insert_json5("scouting/multicast/enabled", "false")
         return zenoh.open(settings)
     except zenoh.ZError as error:
         raise InputError(

@@ -24,7 +24,7 @@ from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import TASK_NAMES
 
 Scale = Literal["tiny", "compact", "paper"]
-STAGES = ("collect", "train", "residual", "evaluate", "realtime", "geometry", "report")
+STAGES = ("collect", "train", "residual", "prior", "evaluate", "realtime", "geometry", "report")
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def plan_steps(config: ReproduceConfig) -> list[Step]:
                 steps.append(work.residual(seed))
                 if "evaluate" in config.stages:
                     steps.append(work.without_residual(seed))
+            if work.has_prior:
+                steps.append(work.prior(seed))
             for model in MODELS:
                 if "evaluate" in config.stages:
                     steps += work.evaluations(model, seed)

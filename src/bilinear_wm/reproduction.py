@@ -14,6 +14,7 @@ from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.evaluation.evaluate import evaluate
 from bilinear_wm.evaluation.moving import RealtimeConfig, run_realtime
 from bilinear_wm.tasks import TASK_NAMES
+from bilinear_wm.training.prior import train_prior
 from bilinear_wm.training.residual import train_residual
 from bilinear_wm.training.train import train
 
@@ -102,9 +103,20 @@ class TaskSteps:
         return self.config.out / "runs" / f"{self.task}-{model}-s{seed}"
 
     def _checkpoint(self, model: str, seed: int) -> Path:
-        """What is evaluated: the bilinear model with its residual, where there is one."""
+        """What is evaluated: the bilinear model with its residual and prior, where there are."""
+        if model == "bilinear" and self.has_prior:
+            return self._run("prior", seed)
+        return self._without_prior(model, seed)
+
+    def _without_prior(self, model: str, seed: int) -> Path:
         with_residual = model == "bilinear" and "residual" in self.config.stages
         return self._run("residual" if with_residual else model, seed)
+
+    @property
+    def has_prior(self) -> bool:
+        """Whether this task's bilinear model gets an action prior; the paper's has none."""
+        wanted = "prior" in self.config.stages and self.config.scale != "paper"
+        return wanted and self.task in recipes.PRIOR_STEPS
 
     @property
     def _tasks_from(self) -> Path | None:
@@ -160,6 +172,16 @@ class TaskSteps:
         return Step(f"train the residual on {self.task}, seed {seed}", out, _plain(settings),
                     lambda: train_residual(replace(settings, resume=out.exists())),
                     settings.steps * 0.02 / 60)  # fmt: skip
+
+    def prior(self, seed: int) -> Step:
+        out = self._run("prior", seed)
+        settings = recipes.prior(self._without_prior("bilinear", seed), self.data, out, self.task)
+        settings = replace(settings, seed=seed, device=self.config.device)
+        if self.config.scale == "tiny":
+            settings = replace(settings, steps=4, hidden=16)
+        return Step(f"train the prior on {self.task}, seed {seed}", out, _plain(settings),
+                    lambda: train_prior(replace(settings, resume=out.exists())),
+                    settings.steps * 0.05 / 60)  # fmt: skip
 
     def evaluations(self, model: str, seed: int) -> list[Step]:
         made = []

@@ -98,7 +98,7 @@ def test_it_resumes_to_the_bit(trained: Path, tworoom_file: Path, tmp_path: Path
                 stops += 1
     finally:
         module._Run.one_step = original  # type: ignore[method-assign]
-    assert stops == 5
+    assert stops == 6
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 

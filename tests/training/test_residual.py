@@ -114,7 +114,7 @@ def test_residual_training_resumes_to_the_bit(
                 stops += 1
     finally:
         module._Run.one_step = original  # type: ignore[method-assign]
-    assert stops == 8
+    assert stops == 9
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 

@@ -111,10 +111,6 @@ class EpisodeDataset:
             )
         self._frames = Frames(self.file, self.episodes, self.spec.cameras, in_memory)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For another process, which reads from the file."""
-        return self.__dict__ | {"_handle": None, "_frames": None}
-
     def reframed(self, num_frames: int) -> Self:
         """The same split in windows of another length, sharing the pictures in memory."""
         other = copy.copy(self)

@@ -14,7 +14,7 @@ import abc
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Protocol, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,38 +22,18 @@ from torch import Tensor
 
 from bilinear_wm.errors import InputError
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
-from bilinear_wm.planning.problem import PlannerConfig, PlanProblem, require
+from bilinear_wm.planning.problem import PlannableDynamics, PlannerConfig, PlanProblem, require
 
 __all__ = [
-    "STATUSES",
-    "Plan",
-    "PlanProblem",
-    "PlannableDynamics",
-    "Planner",
-    "PlannerConfig",
-    "Search",
-    "SearchResult",
-    "Status",
-    "candidate_costs",
-    "require",
-    "search_result",
-]
+    "STATUSES", "Plan", "PlanProblem", "PlannableDynamics", "Planner", "PlannerConfig", "Search",
+    "SearchResult", "Status", "candidate_costs", "require", "search_result",
+]  # fmt: skip
 
 Status = Literal["converged", "max_iterations", "deadline", "diverged", "bad_input"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 LARGEST = 1e12
 """Numbers beyond this are taken for garbage: their squares overflow single precision soon."""
-
-
-class PlannableDynamics(Protocol):
-    """What planners need of a dynamics; `step_jet` too, for analytic sensitivities."""
-
-    latent_size: int
-    action_size: int
-    env_action_size: int
-
-    def rollout(self, z0: Tensor, actions: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)

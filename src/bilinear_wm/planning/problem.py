@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 from torch import Tensor
 
 from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.planning.objective import Term
+
+
+class PlannableDynamics(Protocol):
+    """What planners need of a dynamics; `step_jet` too, for analytic sensitivities."""
+
+    latent_size: int
+    action_size: int
+    env_action_size: int
+
+    def rollout(self, z0: Tensor, actions: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)

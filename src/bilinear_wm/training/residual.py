@@ -63,7 +63,9 @@ def train_residual(config: ResidualConfig, progress: bool = True) -> dict[str, f
         run_folder.locked(config.out, config.resume),
         held(twice_is_enough=True) as signals,
     ):
-        return _Run(config, signals, progress).run()
+        with signals.raising():
+            run = _Run(config, signals, progress)
+        return run.run()
 
 
 class _Run(TrainingLoop):

@@ -58,7 +58,10 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
         accelerator.wait_for_everyone()
         stack.enter_context(loader.watched(config.data))
         signals = stack.enter_context(held(twice_is_enough=True))
-        return _Run(config, accelerator, signals, progress).run()
+        alone = accelerator.num_processes == 1
+        with signals.raising() if alone else contextlib.nullcontext():
+            run = _Run(config, accelerator, signals, progress)
+        return run.run()
 
 
 def _accelerator(config: TrainConfig) -> Accelerator:
@@ -86,6 +89,7 @@ class _Run(TrainingLoop):
     ) -> None:
         super().__init__(config, signals, progress and accelerator.is_main_process)
         self.config, self.accelerator = config, accelerator
+        self.is_alone = accelerator.num_processes == 1
         self.is_main, self.label = accelerator.is_main_process, f"train {config.model}"
         spec = observed_by(config)
         self.train_data = EpisodeDataset(config.data, config.num_frames, spec=spec)

@@ -34,6 +34,10 @@ class Format(abc.ABC):
         self.path = path
         self.attributes, self.columns, self.element_names = {}, {}, {}
 
+    def __reduce__(self) -> tuple[type[Format], tuple[Path]]:
+        """What is open stays here: another process opens the file itself."""
+        return type(self), (self.path,)
+
     @classmethod
     @abc.abstractmethod
     def recognises(cls, path: Path) -> bool:
