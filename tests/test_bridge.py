@@ -96,6 +96,7 @@ def robot(endpoint: str) -> Iterator[Callable[[str], Robot]]:
         one.session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("message", "kind"), [("numbers", NUMBERS), ("twist", TWIST)])
 def test_a_robot_arrives(
     message: Any, kind: str, endpoint: str, goal: Path, robot: Callable[[str], Robot]

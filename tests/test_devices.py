@@ -141,6 +141,7 @@ def test_costs_of_the_user() -> None:
         made = DYNAMICS["bilinear"]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"monitor": True}, {"memory": True}, {"video": True}])
 def test_evaluation(more: dict[str, Any], checkpoint: Path, episodes: Path, tmp_path: Path) -> None:
     """The pilot, its monitor and memory, and films: the same steps as on the CPU."""
@@ -165,6 +166,7 @@ def test_evaluation(more: dict[str, Any], checkpoint: Path, episodes: Path, tmp_
         np.testing.assert_allclose(row.trajectory, other.trajectory, atol=0.1)
 
 
+@pytest.mark.slow
 def test_goals_as_states(episodes: Path) -> None:
     recipe = recipes.evaluation("tworoom", "cem")
     pretrained = Path(__file__).parents[1] / "pretrained" / "tworoom"
@@ -178,6 +180,7 @@ def test_goals_as_states(episodes: Path) -> None:
         assert evaluate(replace(config, device=str(device)), progress=False).episodes == 2
 
 
+@pytest.mark.slow
 def test_training_a_residual(checkpoint: Path, episodes: Path, tmp_path: Path) -> None:
     config = ResidualConfig(
         checkpoint, episodes, tmp_path / "cpu", hidden=8, steps=6, weigh_steps=2, refit_steps=2,
@@ -203,6 +206,7 @@ def test_geometry(checkpoint: Path, episodes: Path, tmp_path: Path) -> None:
     assert (tmp_path / "g" / "points.png").exists()
 
 
+@pytest.mark.slow
 def test_the_page(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bilinear_wm.play.session.EPISODES", 3)
     with elsewhere() as device:

@@ -76,6 +76,7 @@ def test_sizes_that_do_not_fit_are_refused(encoder: str, width: int, message: st
         small_model("bilinear", encoder=encoder, image_width=width)
 
 
+@pytest.mark.slow
 def test_training_on_a_lerobot_folder(tmp_path: Path) -> None:
     """Straight from the neighbours' videos, in their shape; no task draws such pictures."""
     config = TrainConfig(

@@ -168,6 +168,7 @@ def test_the_layout_is_theirs() -> None:
     assert len(published(OLD)) == len(published(NEW)) == 303
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", [OLD, NEW])
 @torch.no_grad()
 def test_published_weights_give_the_same_rollout(spelling: tuple[str, ...]) -> None:

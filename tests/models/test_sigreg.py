@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
@@ -36,6 +37,7 @@ def one_process(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_processes_share_their_samples(tmp_path: Path) -> None:
     spawn(one_process, (str(tmp_path),), nprocs=PROCESSES)
     value, gradient = value_and_gradient(samples(), seed=0)

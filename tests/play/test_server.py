@@ -73,6 +73,7 @@ def test_there_are_only_so_many_sessions_and_they_end(play: tuple[Play, int]) ->
     wait_for(lambda: not made.sessions)
 
 
+@pytest.mark.slow
 def test_a_flood_of_goals_takes_no_memory(play: tuple[Play, int]) -> None:
     """From a page that never reads; each goal is answered with a picture of 150 kB."""
     _, port = play

@@ -80,6 +80,7 @@ def test_shapes_and_their_shadows_are_mujocos(light: str, size: int) -> None:
     faithful.close()
 
 
+@pytest.mark.slow
 def test_threads_and_processes_draw_the_same() -> None:
     env = make_task("reacher", 32, "fast")
     states = behaviour_states(env, seeds=2, each=4)

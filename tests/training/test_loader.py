@@ -39,6 +39,7 @@ def test_workers_give_the_same_batches_in_the_same_order(episodes: Path) -> None
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
+@pytest.mark.slow
 def test_who_reads_changes_no_weight(episodes: Path, tmp_path: Path) -> None:
     config = TrainConfig(
         episodes, tmp_path / "one", steps=4, batch_size=8, num_frames=2, eval_every=4,
@@ -69,6 +70,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_one_sentence(episodes: Path, tmp_path: Path) -> None:
     """In a process of its own: torch raises it wherever that is."""
     script = tmp_path / "dying.py"

@@ -30,6 +30,7 @@ from tests.training.conftest import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bilinear", "lewm"])
 def test_resume_ends_with_the_same_bits(model: str, tworoom_file: Path, tmp_path: Path) -> None:
     """Stopped by a signal at every possible moment, and continued."""
@@ -65,9 +66,10 @@ def test_resume_ends_with_the_same_bits(model: str, tworoom_file: Path, tmp_path
     assert one == two
 
 
+@pytest.mark.slow
 def test_ten_kills_at_random_moments(tworoom_file: Path, tmp_path: Path) -> None:
     """SIGKILL anywhere, saves included (one after every step): nothing is lost or changed."""
-    steps, out, rng = 100, tmp_path / "killed", random.Random(0)
+    steps, out, rng = 80, tmp_path / "killed", random.Random(0)
     whole = subprocess.run(command(tworoom_file, tmp_path / "whole", steps), check=False)
     assert whole.returncode == 0
     kills = 0
@@ -77,7 +79,7 @@ def test_ten_kills_at_random_moments(tworoom_file: Path, tmp_path: Path) -> None
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        enough = last_step(out) + rng.randint(1, 4)
+        enough = last_step(out) + rng.randint(1, 3)
         while last_step(out) < enough and process.poll() is None:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.05))
@@ -95,6 +97,7 @@ def test_ten_kills_at_random_moments(tworoom_file: Path, tmp_path: Path) -> None
     assert len(list(out.glob("checkpoint-*"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_save(
     number: signal.Signals, status: int, tworoom_file: Path, tmp_path: Path

@@ -36,6 +36,7 @@ def with_prior(trained: Path, tworoom_file: Path, tmp_path_factory: pytest.TempP
     return out
 
 
+@pytest.mark.slow
 def test_it_learns_and_leaves_the_rest_alone(trained: Path, with_prior: Path) -> None:
     errors = [row["prior_error_5"] for row in metrics(with_prior)]
     assert errors[-1] < min(errors[0], 1.0)  # better than the mean action
@@ -73,6 +74,7 @@ def test_the_pilot_asks_for_it(with_prior: Path) -> None:
     torch.testing.assert_close(made.plan.actions, told[0])
 
 
+@pytest.mark.slow
 def test_it_resumes_to_the_bit(trained: Path, tworoom_file: Path, tmp_path: Path) -> None:
     from bilinear_wm.training import prior as module
 
