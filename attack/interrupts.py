@@ -72,12 +72,16 @@ def _interrupt(command: list[str], moment: float, log: Path) -> None:
                 break  # these wait more than they work
         before = sum(running.cpu_times()[:2]) if running.is_running() else 0.0
         process.send_signal(signal.SIGINT)
+        if process.returncode is not None:
+            assert process.returncode == 0, f"ended by itself with {process.returncode}"
+            return
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     after = usage.ru_utime + usage.ru_stime - before
     said = log.read_text()
     # A signal that strikes inside an import of some libraries ends Python by the signal itself.
-    assert process.returncode in (130, -signal.SIGINT, 0), f"ended with {process.returncode}: {said[-100:]}"
+    good = process.returncode in (130, -signal.SIGINT, 0)
+    assert good, f"ended with {process.returncode}: {said[-100:]}"
     assert "Traceback" not in said, f"a traceback: {said[-100:]}"
     workers = command[3] == "collect"  # whose processor time is counted when they end
     assert workers or process.returncode == 0 or after < SLOWEST_S, f"took {after:.1f} s"
