@@ -89,8 +89,6 @@ def test_more_candidates_and_starts_never_hurt() -> None:
     config = GaussNewtonConfig(candidates=16, starts=17, screening=0)
     many = GaussNewtonPlanner(bilinear(seed=7), config).plan(p).cost
     assert (many <= alone * 1.001).all()
-    halved = GaussNewtonPlanner(bilinear(seed=7), replace(config, screening=1)).plan(p).cost
-    assert halved.mean() <= alone.mean()
 
 
 def test_a_real_time_tick_is_one_iteration_from_the_shifted_plan() -> None:
