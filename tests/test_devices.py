@@ -23,6 +23,7 @@ from bilinear_wm.planning import PlanProblem
 from bilinear_wm.planning.terms import KeepOut, StateGoal
 from bilinear_wm.play.session import SharedModel
 from bilinear_wm.reporting.results import read_results
+from bilinear_wm.training.prior import PriorConfig, train_prior
 from bilinear_wm.training.residual import ResidualConfig, train_residual
 from tests.devices import elsewhere
 from tests.models.conftest import small_model, windows
@@ -195,6 +196,20 @@ def test_training_a_residual(checkpoint: Path, episodes: Path, tmp_path: Path) -
         torch.testing.assert_close(found[name], tensor, msg=name)
 
 
+def test_training_a_prior(checkpoint: Path, episodes: Path, tmp_path: Path) -> None:
+    config = PriorConfig(
+        checkpoint, episodes, tmp_path / "cpu", hidden=8, steps=4, batch_size=8, eval_every=2,
+        save_every=2,
+    )  # fmt: skip
+    train_prior(config, progress=False)
+    with elsewhere() as device:
+        there = replace(config, out=tmp_path / "there", device=str(device))
+        train_prior(there, progress=False)
+    found, expected = (load_model(tmp_path / name).state_dict() for name in ("there", "cpu"))
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, msg=name)
+
+
 def test_geometry(checkpoint: Path, episodes: Path, tmp_path: Path) -> None:
     model = load_model(checkpoint)
     z = torch.randn(4, model.config.latent_size)
@@ -222,6 +237,7 @@ def test_the_page(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ["train", "--data", "DATA", "--out", "OUT"],
         ["train-residual", "--data", "DATA", "--out", "OUT", "--checkpoint", "MODEL"],
+        ["train-prior", "--data", "DATA", "--out", "OUT", "--checkpoint", "MODEL"],
         ["evaluate", "--task", "tworoom", "--checkpoint", "MODEL"],
         ["realtime", "--task", "tworoom", "--checkpoint", "MODEL"],
         ["geometry", "--data", "DATA", "--out", "OUT", "--checkpoint", "MODEL"],

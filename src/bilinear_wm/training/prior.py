@@ -21,6 +21,7 @@ from bilinear_wm.analysis.latents import episodes_for, fingerprint
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.device import find_device
 from bilinear_wm.models.prior import BLOCKS, FARTHEST
 from bilinear_wm.signals import Held, held
 from bilinear_wm.stage import Outcome, at_least
@@ -93,6 +94,7 @@ def train_prior(config: PriorConfig, progress: bool = True) -> dict[str, float]:
         TrainingInterrupted: On SIGINT or SIGTERM, with everything saved.
     """
     torch.set_flush_denormal(True)
+    find_device(config.device)  # before anything is made
     with (
         run_folder.locked(config.out, config.resume),
         held(twice_is_enough=True) as signals,
