@@ -4,18 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-interop check docs kernel format bench attack clean
+.PHONY: help setup demo test test-fast test-interop check docs kernel format bench attack lock clean
 
 help:
-	@echo "make demo       set up $(VENV), then run the main job (writes demo/)"
-	@echo "make test       set up $(VENV), then run every check"
-	@echo "make test-fast  the tests that take no time, for a developer at work"
+	@echo "make demo          set up $(VENV), then run the main job (writes demo/)"
+	@echo "make test          set up $(VENV), then run every check"
+	@echo "make test-fast     the tests that take no time, for a developer at work"
 	@echo "make test-interop  try files and planners in stable-worldmodel and LeRobot"
-	@echo "make check      layout, lint, types and import contracts"
-	@echo "make docs       build the documentation into site/, refusing broken links"
-	@echo "make format     let ruff rewrite the code"
-	@echo "make bench      measure this machine"
-	@echo "make attack     kills, flips, forged files, fuzz, hostile clients (ARGS='--seed 0 --scale 0.1')"
+	@echo "make check         layout, lint, types and import contracts"
+	@echo "make docs          build the documentation into site/, refusing broken links"
+	@echo "make format        let ruff rewrite the code"
+	@echo "make bench         measure this machine"
+	@echo "make attack        kills, flips, forged files, fuzz, hostile clients (ARGS='--seed 0 --scale 0.1')"
+	@echo "make lock          write requirements.lock anew: versions and hashes under constraints.txt"
 
 setup: $(READY)
 
@@ -39,7 +40,7 @@ test-fast: setup kernel
 kernel: setup
 	$(BIN)/python -c "from bilinear_wm.planning import GaussNewtonPlanner; from bilinear_wm.dynamics.bilinear import BilinearDynamics; GaussNewtonPlanner(BilinearDynamics(8, 4, env_action_size=2))"
 
-test-interop: setup
+test-interop: setup kernel
 	tests/interop/run $(VENV)
 
 check: setup
@@ -61,6 +62,9 @@ bench: setup
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/realtime.py
+
+lock: setup
+	$(BIN)/python docker/lock.py
 
 attack: setup
 	$(BIN)/python -m attack $(ARGS)

@@ -1,6 +1,6 @@
 """Attack the package: kills, overlapping writers, flips, forged files, fuzz, hostile clients.
 
-    python -m attack [--seed 0] [--scale 1] [--only kills writers flips forgeries planners play]
+    python -m attack [--seed 0] [--scale 1] [--only kills writers flips ...]
 
 At scale 1 it takes about ten minutes on two idle cores. Ends with one table of counts, and with
 status 1 if anything failed. The same seed poses the same cases; when a kill strikes is up to the
@@ -27,12 +27,14 @@ import torch
 from attack.clients import attack_play
 from attack.common import Attack, Tally
 from attack.files import attack_flips, attack_forgeries
+from attack.interrupts import attack_interrupts
 from attack.kills import attack_kills, attack_writers
 from attack.planners import attack_planners
 
 SECTIONS: dict[str, Callable[[Attack], Iterator[Tally]]] = {
     "kills": attack_kills,
     "writers": attack_writers,
+    "interrupts": attack_interrupts,
     "flips": attack_flips,
     "forgeries": attack_forgeries,
     "planners": attack_planners,

@@ -16,6 +16,7 @@ import psutil
 import uvicorn
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
 from attack.common import Attack, Tally
 from attack.files import HOSTILE
@@ -84,7 +85,7 @@ def _strangers(attack: Attack, port: int) -> Tally:
                 assert _status(port, name) == 400, "a strange host was served"
                 continue
             try:
-                with connect(_address(port), origin=f"http://{name}"):  # type: ignore[arg-type]
+                with connect(_address(port), origin=Origin(f"http://{name}")):
                     raise AssertionError("a strange origin was let in")
             except InvalidHandshake:
                 pass

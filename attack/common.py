@@ -19,7 +19,7 @@ from bilinear_wm.errors import InputError
 
 OK, BROKEN, REFUSED = 0, 1, 2
 """How a forked run ends: well, in an exception, or with an `InputError`."""
-PATIENCE_S = 120
+PATIENCE_S = 900
 
 
 class HungError(Exception):
@@ -104,7 +104,12 @@ def fork(work: Callable[[], Any], log: Path) -> int:
 
 def ended(child: int) -> int:
     """The exit status of a process once it is over; negative for a signal."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except HungError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
 
 
 def killed(work: Callable[[], Any], after_s: float, log: Path) -> bool:

@@ -195,9 +195,9 @@ def _model(folder: Path) -> Path:
     torch.manual_seed(0)
     facts: dict[str, Any] = {
         "task": "tworoom", "image_size": 16, "frame_skip": 5,
-        "action_mean": (0.0, 0.0), "action_std": (1.0, 1.0),
+        "action_mean": (0.0, 0.0), "action_std": (1.0, 1.0), **SMALL,
     }  # fmt: skip
-    BilinearWorldModel(BilinearConfig(**facts, **SMALL)).save_pretrained(folder)
+    BilinearWorldModel(BilinearConfig(**facts)).save_pretrained(folder)
     return folder
 
 

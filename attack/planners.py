@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,9 +135,10 @@ def _cost(planner: Planner, p: PlanProblem, i: int, actions: Tensor) -> tuple[fl
     """
     assert p.z_goal is not None
     values = []
-    for dynamics in (planner.dynamics, copy.deepcopy(planner.dynamics).double()):
+    single: Any = planner.dynamics
+    for dynamics in (single, copy.deepcopy(single).double()):
         z0, goal = (x.view(-1, x.shape[-1])[i] for x in (p.z0, p.z_goal))
-        kind = next(iter(dynamics.parameters())).dtype  # type: ignore[attr-defined]
+        kind = next(iter(dynamics.parameters())).dtype
         with torch.no_grad():
             z = dynamics.rollout(z0[None].to(kind), actions[None].to(kind))[0].double()
         missed = (z[-1] - goal.double()).square().sum()

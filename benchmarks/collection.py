@@ -2,9 +2,10 @@
 
     make bench        (or: python benchmarks/collection.py --quick)
 
-Per task, at 64 px with every frame drawn: the time of a picture in both qualities and their
-difference, environment steps a second on one core, the share of that time spent drawing, and
-what a second worker adds. Figures of one run on one machine; run it on an idle one.
+Per task, at 64 px with every frame drawn: environment steps a second on one core, the share of
+that time spent drawing, and what a second worker adds. Before that, where the qualities differ,
+the CPU time of a picture in both at several sizes, and their difference. Figures of one run on
+one machine; run it on an idle one.
 """
 
 from __future__ import annotations
@@ -30,28 +31,42 @@ from bilinear_wm.executors import helpers
 from bilinear_wm.tasks import TASK_NAMES, make_task
 
 IMAGE_SIZE = 64
-PICTURES = 20
+SIZES = (64, 96, 128)
+DRAWN = ("reacher", "cube")  # the tasks with two qualities
+SEEDS, PICTURES = 5, 8  # episodes, and pictures of each
 EPISODES = {"tworoom": 60, "pusht": 30, "reacher": 4, "cube": 1}
 
 
-def picture_times(name: str) -> dict[str, float]:
-    """Milliseconds of a picture in both qualities, and the mean difference in 1/255."""
-    states = record_episode(make_task(name, 8, "fast"), episode_seed(7, 0), 1000).states
-    chosen = states[np.linspace(0, len(states) - 1, PICTURES).astype(int)]
+def picture_times(name: str, states: np.ndarray, size: int) -> dict[str, float]:
+    """CPU milliseconds of a picture in both qualities, and their difference in 1/255."""
     pictures, times = {}, {}
     for quality in ("faithful", "fast"):
-        env = make_task(name, IMAGE_SIZE, quality)
-        env.picture(chosen[0])
-        begun = time.perf_counter()
-        pictures[quality] = np.stack([env.picture(state) for state in chosen]).astype(int)
-        times[quality] = 1e3 * (time.perf_counter() - begun) / len(chosen)
+        env = make_task(name, size, quality)
+        env.picture(states[0])
+        begun = time.process_time()
+        pictures[quality] = np.stack([env.picture(state) for state in states]).astype(int)
+        times[quality] = 1e3 * (time.process_time() - begun) / len(states)
         env.close()
-    difference = np.abs(pictures["fast"] - pictures["faithful"]).mean()
+    difference = np.abs(pictures["fast"] - pictures["faithful"])
+    each = difference.mean(axis=(1, 2, 3))
     return {
         "faithful_ms": times["faithful"],
         "fast_ms": times["fast"],
-        "difference": float(difference),
+        "difference": float(each.mean()),
+        "worst_picture": float(each.max()),
+        "worst_value": float(difference.max()),
     }
+
+
+def behaviour_states(name: str) -> np.ndarray:
+    """States of several episodes of the behaviour policy."""
+    env = make_task(name, 8, "fast")
+    chosen = []
+    for seed in range(SEEDS):
+        states = record_episode(env, episode_seed(7, seed), 1000).states
+        chosen.append(states[np.linspace(0, len(states) - 1, PICTURES).astype(int)])
+    env.close()
+    return np.concatenate(chosen)
 
 
 def one_core(name: str, episodes: int) -> dict[str, float]:
@@ -112,20 +127,26 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=list(TASK_NAMES))
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     arguments = parser.parse_args()
-    print(
-        f"{'task':8} {'faithful':>10} {'fast':>10} {'differ':>10} {'one core':>14} "
-        f"{'drawing':>8} {'2 workers':>10}"
-    )
     figures: dict[str, dict[str, float]] = {}
+    print(f"{'picture':15} {'faithful':>10} {'fast':>10} {'mean':>10} {'worst':>10} {'value':>8}")
+    for name in (name for name in arguments.tasks if name in DRAWN):
+        states = behaviour_states(name)
+        for size in SIZES:
+            row = figures[f"{name} {size} px"] = picture_times(name, states, size)
+            print(
+                f"{name:8} {size:3} px {row['faithful_ms']:8.2f} ms {row['fast_ms']:7.2f} ms "
+                f"{row['difference']:6.2f}/255 {row['worst_picture']:6.2f}/255 "
+                f"{row['worst_value']:4.0f}/255"
+            )
+    print(f"{'task':8} {'one core':>16} {'drawing':>8} {'2 workers':>10}")
     for name in arguments.tasks:
         episodes = max(EPISODES[name] // (10 if arguments.quick else 1), 1)
-        row = {**picture_times(name), **one_core(name, episodes)}
+        row = one_core(name, episodes)
         one, two = (worker_rate(name, n, 4 * episodes) for n in (1, 2))
         row["two_workers_over_one"] = two / one
         figures[name] = row
         print(
-            f"{name:8} {row['faithful_ms']:7.2f} ms {row['fast_ms']:7.2f} ms "
-            f"{row['difference']:6.2f}/255 {row['steps_per_s']:8,.0f} steps/s "
+            f"{name:8} {row['steps_per_s']:8,.0f} steps/s "
             f"{row['drawing_share']:7.0%} {row['two_workers_over_one']:9.2f}x"
         )
     figures["dataset"] = {"window_read_ms": window_read_ms()}

@@ -80,8 +80,8 @@ def measure(task: str, count: int, cem_problems: int, options: dict[str, Any]) -
         if i < 2 + cem_problems:
             plans["cem"] = timed(lambda p=problem: cem.plan(p))  # type: ignore[misc]
         times["encode"].append(encode)
-        for name, (plan, ms) in plans.items():
-            times[name].append(ms)
+        for name, (plan, took) in plans.items():
+            times[name].append(took)
             costs[name].append(float(plan.cost))
     compared = len(costs["cem"])
     ours, theirs = np.array(costs["shipped"][:compared]), np.array(costs["cem"])
@@ -112,7 +112,9 @@ def cube_sized(count: int, options: dict[str, Any]) -> dict[str, Any]:
     d, env, m = 32, 5, 25
     base = BilinearDynamics(d, m, gain_init=0.3, env_action_size=env)
     dynamics = ResidualDynamics(base, hidden=256)
-    torch.nn.init.normal_(dynamics.residual[-1].weight, std=0.02)
+    last = dynamics.residual[-1]
+    assert isinstance(last, torch.nn.Linear)
+    torch.nn.init.normal_(last.weight, std=0.02)
     settings = recipes.COMPACT_PLAN | options
     planner = GaussNewtonPlanner(dynamics.eval(), GaussNewtonConfig(**settings))
     quick = GaussNewtonPlanner(dynamics, GaussNewtonConfig(**settings | QUICK))

@@ -12,6 +12,7 @@ from bilinear_wm.demo import DemoConfig, run_demo
 from tests.models.conftest import small_model
 
 
+@pytest.mark.slow
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = small_model("bilinear", action_mean=(0.0, 0.0), action_std=(0.5, 0.5))
     model.save_pretrained(tmp_path / "pretrained" / "tworoom")

@@ -54,6 +54,7 @@ def test_koopman_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "smallest singular value of M(z) 0.0e+00" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_own_episodes_become_a_plan(tmp_path: Path) -> None:
     assert load("own_episodes").main(tmp_path, episodes=40, steps=4) > 0  # runs from end to end
 
@@ -72,6 +73,7 @@ def test_a_new_planner_keeps_the_contract(capsys: pytest.CaptureFixture[str]) ->
     assert module.PLANNERS["shooting"] is module.ShootingPlanner
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_parts")
 def test_a_new_model_trains_and_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = load("new_model")
@@ -89,6 +91,7 @@ def test_a_new_task_is_a_gymnasium_environment(capsys: pytest.CaptureFixture[str
     check_env(module.Cart(image_size=32), skip_render_check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["latent", "network", "affine"])
 def test_the_true_state_can_stand_in_for_the_picture(
     kind: str,
@@ -105,6 +108,7 @@ def test_the_true_state_can_stand_in_for_the_picture(
     assert "H = 2: success" in printed
 
 
+@pytest.mark.slow
 def test_moving_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load("moving_pictures")
     options = ["tworoom", "--episodes", "1", "--out", str(tmp_path)]
@@ -113,6 +117,7 @@ def test_moving_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (tmp_path / "tworoom.gif").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_more_senses_keeps_the_eyes(
     dense_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,3 +135,15 @@ def test_more_senses_keeps_the_eyes(
         assert torch.equal(more.encoder.state_dict()[name], tensor)
     assert more.config.latent_size == 2 * (24 + 1)
     assert set(scores) == {"agent_x", "agent_y"}
+
+
+def test_goals_are_numbers_and_costs_ones_own() -> None:
+    module = load("goals_and_costs")
+    found = module.tworoom()
+    assert found["two numbers"] < 16
+    assert found["two numbers: obstacle"] < module.RADIUS / 2  # the straight way leads through it
+    assert found["round an obstacle"] < 16
+    assert found["round an obstacle: obstacle"] > 0.7 * module.RADIUS
+    assert found["keep left: x"] < found["two numbers: x"] - 5
+    before, after = module.pusht()
+    assert after < before / 2

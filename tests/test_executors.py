@@ -36,7 +36,7 @@ def alone() -> list[Episode]:
 def cluster() -> Iterator[Any]:
     """Two processes and a scheduler."""
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
     ) as found:
         yield found
 
@@ -48,6 +48,7 @@ def same(found: list[Episode], wanted: list[Episode]) -> None:
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
+@pytest.mark.slow
 def test_any_executor_will_do(alone: list[Episode]) -> None:
     """Threads of one process, each with a world of its own."""
     with ThreadPoolExecutor(3) as pool:
@@ -77,6 +78,7 @@ def test_a_check_stops_the_work() -> None:
         list(in_order(abs, range(50), Helpers(pool, 2), stop))
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_a_cluster_loses_nothing(cluster: Any, alone: list[Episode]) -> None:
     found = []
     with helpers(1, cluster.scheduler_address) as by, Client(cluster) as client:
@@ -89,6 +91,7 @@ def test_a_killed_worker_of_a_cluster_loses_nothing(cluster: Any, alone: list[Ep
     same(found, alone)
 
 
+@pytest.mark.slow
 def test_a_cluster_writes_the_same_file(cluster: Any, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path / "here.h5")
     collect(config, progress=False)
@@ -99,6 +102,7 @@ def test_a_cluster_writes_the_same_file(cluster: Any, tmp_path: Path) -> None:
             np.testing.assert_array_equal(one[name][:], other[name][:])
 
 
+@pytest.mark.slow
 def test_a_cluster_finds_the_same_results(cluster: Any) -> None:
     """All but the times, and in the same order."""
     config = EvaluateConfig(
@@ -120,6 +124,7 @@ def test_a_cluster_finds_the_same_results(cluster: Any) -> None:
     assert numbers[0] == numbers[1]
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bilinear_wm.executors.CONNECT_S", 0.5)
     for address in ("tcp://127.0.0.1:9", "nowhere"):
@@ -127,3 +132,14 @@ def test_a_scheduler_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(InputError, match="expected the address of a dask scheduler"):
             collect(config, progress=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_cluster_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bilinear_wm.executors.WORKERS_S", 0.5)
+    with (
+        LocalCluster(n_workers=0, dashboard_address=":0") as empty,
+        pytest.raises(InputError, match="expected a worker within"),
+        helpers(1, empty.scheduler_address),
+    ):
+        pass

@@ -151,6 +151,7 @@ def chain(path: Path, out: Path, **options: Any) -> WorldModel:
     return after
 
 
+@pytest.mark.slow
 def test_training_sees_everything(rich_file: Path, tmp_path: Path) -> None:
     model = chain(
         rich_file, tmp_path, cameras=["pixels", "side"], proprioception=["agent_x", "gauge"],
@@ -161,6 +162,7 @@ def test_training_sees_everything(rich_file: Path, tmp_path: Path) -> None:
     assert model.config.proprioception_std[1:] == pytest.approx((2, 2), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_history_is_evaluated(tworoom_file: Path, tmp_path: Path) -> None:
     chain(tworoom_file, tmp_path, observed=2, proprioception=["agent_y"])
     result = tmp_path / "result.jsonl"

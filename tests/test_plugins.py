@@ -54,6 +54,7 @@ def installed(place: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["installed", "plugin"])
 def test_every_stage_knows_it(way: str, tmp_path: Path) -> None:
     environment: dict[str, str] = {}

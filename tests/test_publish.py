@@ -15,6 +15,7 @@ from bilinear_wm.publish import publish
 from bilinear_wm.training.train import TrainConfig, train
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) -> None:
     options = {"num_points": 8, "grid": 8, "channels": 16}
     run, out, results = tmp_path / "run", tmp_path / "pretrained", tmp_path / "none.jsonl"

@@ -32,6 +32,7 @@ def test_link(page: Path, link: str) -> None:
     assert (ROOT / page.parent / link).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("page", "code"), EXAMPLES)
 def test_example(page: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "pretrained").symlink_to(ROOT / "pretrained")

@@ -15,6 +15,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.reproduce import ReproduceConfig, plan_steps, reproduce
 
 
+@pytest.mark.slow
 def test_tiny_from_nothing_to_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -41,6 +42,7 @@ def test_tiny_from_nothing_to_the_report(
     assert again.count(": done before") == len(summary) - 1
 
 
+@pytest.mark.slow
 def test_a_kill_after_the_last_row_is_recovered_from(tmp_path: Path) -> None:
     """The product is there, and what says that it is done is not."""
     stages = ("collect", "train", "residual", "evaluate", "realtime")
@@ -53,6 +55,7 @@ def test_a_kill_after_the_last_row_is_recovered_from(tmp_path: Path) -> None:
     assert "done before" not in {ended for _, ended in again}
 
 
+@pytest.mark.slow
 def test_what_was_made_from_other_settings_is_not_passed_off(tmp_path: Path) -> None:
     config = ReproduceConfig(tmp_path, "tiny", ("tworoom",), ("collect",))
     reproduce(config)
@@ -88,6 +91,7 @@ def test_bad_settings(changes: dict[str, object], message: str, tmp_path: Path) 
         ReproduceConfig(tmp_path, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_what_the_container_runs(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
     assert 'ENTRYPOINT ["sh", "docker/entrypoint.sh"]' in (root / "Dockerfile").read_text()

@@ -114,6 +114,9 @@ COMMANDS = {
         "Make a checkpoint folder to give away from a training run, with a model card.",
         "publish:PublishConfig",
     ),
+    "bridge": Command(
+        "Drive a robot to a goal picture: ROS 2 messages over Zenoh.", "bridge:BridgeConfig"
+    ),
     "import-lewm": Command(
         "Make a checkpoint folder of weights that LeWM's authors published.",
         "import_lewm:ImportLewmConfig",

@@ -17,7 +17,8 @@ from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.data.inspect import describe, sheet, summarize
 from bilinear_wm.errors import InputError
-from bilinear_wm.evaluation.evaluate import Evaluation, evaluate
+from bilinear_wm.evaluation.evaluate import evaluate
+from bilinear_wm.evaluation.summary import Evaluation
 from bilinear_wm.reporting.media import write_picture
 from bilinear_wm.stage import Outcome
 from bilinear_wm.training.run_folder import METRICS
@@ -38,6 +39,7 @@ class DemoConfig:
         cem_episodes: Those of CEM, which is slow.
         collected: Episodes to train on.
         steps: Training steps.
+        device: Where models run: cpu, cuda, cuda:1 ...
     """
 
     out: Path = Path("demo")
@@ -46,6 +48,7 @@ class DemoConfig:
     cem_episodes: int = 10
     collected: int = 1500
     steps: int = 400
+    device: str = "cpu"
 
     def run(self) -> Outcome:
         """`run_demo`, in words."""
@@ -94,6 +97,7 @@ def _plan(task: str, folder: Path, config: DemoConfig, made: _Made, progress: bo
             out=out,
             video=film if first else None,
             floors=first,
+            device=config.device,
         )
         result = evaluate(run, progress)
         made.files.append(out)
@@ -118,7 +122,8 @@ def _learn(data: Path, config: DemoConfig, made: _Made, progress: bool) -> Path:
         shutil.rmtree(run)
     recipe = recipes.compact(data, run, "bilinear", "tworoom")
     every = max(config.steps // 4, 1)
-    train(replace(recipe, steps=config.steps, eval_every=every, save_every=config.steps), progress)
+    small = {"steps": config.steps, "eval_every": every, "save_every": config.steps}
+    train(replace(recipe, device=config.device, **small), progress)  # type: ignore[arg-type]
     made.files += [data, picture, run / METRICS, run]
     last = json.loads((run / METRICS).read_text().splitlines()[-1])
     made.numbers["trained"] = {k: v for k, v in last.items() if k.startswith(("probe", "open"))}
@@ -127,9 +132,8 @@ def _learn(data: Path, config: DemoConfig, made: _Made, progress: bool) -> Path:
 
 def _plan_with(run: Path, data: Path, config: DemoConfig, made: _Made, progress: bool) -> None:
     recipe = recipes.evaluation("tworoom", "gauss-newton")
-    result = evaluate(
-        replace(recipe, checkpoint=run, episodes=config.episodes, data=data), progress
-    )
+    recipe = replace(recipe, checkpoint=run, episodes=config.episodes, device=config.device)
+    result = evaluate(replace(recipe, data=data), progress)
     _add_row(f"tworoom, {config.steps} steps from nothing", result, made)
 
 

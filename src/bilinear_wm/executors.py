@@ -23,6 +23,8 @@ CHECK_S = 0.1
 """How often it is looked whether Ctrl-C came while others are at it."""
 CONNECT_S = 20
 """How long a scheduler has to answer."""
+WORKERS_S = 60
+"""How long a cluster has to have its first worker."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -125,7 +127,13 @@ def _dask(address: str) -> Iterator[Helpers]:
             f"answers; found {address!r} ({' '.join(str(error).split())[:120]})"
         ) from error
     with client:
-        client.wait_for_workers(1)
+        try:
+            client.wait_for_workers(1, timeout=WORKERS_S)
+        except TimeoutError as error:
+            raise InputError(
+                f"cluster {address}: expected a worker within {WORKERS_S} s, found none; "
+                f"start some: dask worker {address}"
+            ) from error
         executor = client.get_executor(pure=False)
         try:
             yield Helpers(executor, max(sum(client.ncores().values()), 1))

@@ -79,26 +79,47 @@ def publish(
 
 
 def _facts(facts: dict[str, Any], run: Path, command: str) -> dict[str, str]:
-    residual = "trained" in facts["data"]
-    trained = facts["data"]["trained"] if residual else facts
-    config, data = trained["config"], trained["data"]
+    """What a card tells: the run that made the model, and the stages that were added to it."""
+    stages, first = [], facts
+    while "trained" in first["data"]:
+        stages.append(first)
+        if first["data"]["trained"] is None:
+            raise InputError(
+                f"run {run}: expected the facts of the run that it continues, found none: "
+                "its checkpoint was no training folder"
+            )
+        first = first["data"]["trained"]
+    config, data = first["config"], first["data"]
     last = json.loads((run / METRICS).read_text().splitlines()[-1])
-    probes = ", ".join(f"{k[6:]} {v:.3f}" for k, v in last.items() if k.startswith("probe_"))
     found = {
         "commands": "`" + "`, `".join(line.strip() for line in command.split(";")) + "`",
         "data": f"{data['episodes']} episodes, {data['rows']:,} rows",
-        "training": f"{trained['step']} steps of {config['batch_size']} windows of "
+        "training": f"{first['step']} steps of {config['batch_size']} windows of "
         f"{config['num_frames']} pictures, seed {config['seed']}, "
-        f"{trained['seconds'] / 60:.1f} minutes",
-        "linear probes (R², held-out)": probes,
-        "open-loop error, 1 and 5 blocks": f"{last['open_loop_1']:.3f}, "
-        f"{last.get('open_loop_5', float('nan')):.3f} of what nothing-moves misses",
+        f"{first['seconds'] / 60:.1f} minutes",
     }
-    if residual:
-        found["residual"] = (
-            f"{facts['step']} steps of {facts['config']['batch_size']} rollouts of "
-            f"{facts['config']['num_blocks']} blocks, {facts['config']['hidden']} wide, "
-            f"{facts['seconds'] / 60:.1f} minutes"
+    probes = ", ".join(f"{k[6:]} {v:.3f}" for k, v in last.items() if k.startswith("probe_"))
+    if probes:
+        found["linear probes (R², held-out)"] = probes
+    if "open_loop_1" in last:
+        found["open-loop error, 1 and 5 blocks"] = (
+            f"{last['open_loop_1']:.3f}, {last.get('open_loop_5', float('nan')):.3f} of what "
+            "nothing-moves misses"
+        )
+    for stage in reversed(stages):
+        config, minutes = stage["config"], stage["seconds"] / 60
+        what, each = (
+            ("residual", f"rollouts of {config['num_blocks']} blocks")
+            if "num_blocks" in config
+            else ("prior", "windows")
+        )
+        found[what] = (
+            f"{stage['step']} steps of {config['batch_size']} {each}, {config['hidden']} wide, "
+            f"{minutes:.1f} minutes"
+        )
+    if "prior_error_5" in last:
+        found["what the prior leaves"] = (
+            f"{last['prior_error_5']:.3f} of the actions' variance over five blocks (held-out)"
         )
     if "sigma_min" in last:
         found["singular values of R"] = f"{last['sigma_min']:.3f} to {last['sigma_max']:.3f}"

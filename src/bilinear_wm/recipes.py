@@ -13,6 +13,7 @@ from bilinear_wm.evaluation.moving import RealtimeConfig
 from bilinear_wm.models.config import ENCODER_SIZES, Size
 from bilinear_wm.models.predictor import PREDICTOR_SIZES
 from bilinear_wm.models.smwm import INVERSE_WEIGHTS
+from bilinear_wm.training.prior import PriorConfig
 from bilinear_wm.training.residual import ResidualConfig
 from bilinear_wm.training.train import TrainConfig
 
@@ -27,8 +28,10 @@ forward error in units of motion, with R starting small."""
 COMPACT_STEPS, OWN_STEPS = 2500, {"tworoom": 1000, "reacher": 1500}
 """Of the pretrained models: PushT's, and of those that were done sooner."""
 RESIDUAL_STEPS = {"pusht": 33_000}
-COMPACT_EPISODES = {"tworoom": 4000, "pusht": 12_000, "reacher": 3000, "cube": 1500}
-DISTURBANCE = {"pusht": 0.25}
+COMPACT_EPISODES = {"tworoom": 4000, "pusht": 12_000, "reacher": 3000, "cube": 3000}
+PRIOR_STEPS = {"cube": 8000}
+"""Of the action prior, where a task has one: grasps are known along the behaviour alone."""
+DISTURBANCE = {"pusht": 0.25, "cube": 0.5}
 """Of the behaviour data (`bwm collect --disturbance`), where its habits hide what actions do."""
 
 
@@ -103,6 +106,11 @@ def residual(checkpoint: Path, data: Path, out: Path, task: str) -> ResidualConf
     return replace(config, steps=RESIDUAL_STEPS.get(task, config.steps))
 
 
+def prior(checkpoint: Path, data: Path, out: Path, task: str) -> PriorConfig:
+    """The last stage of a compact bilinear model, where its task has one."""
+    return PriorConfig(checkpoint, data, out, steps=PRIOR_STEPS[task])
+
+
 def _options(model: str, size: Size, task: str, history: int) -> dict[str, Any]:
     options = dict(ENCODER_SIZES[size])
     if model in ("lewm", "smwm"):
@@ -125,16 +133,15 @@ COMPACT_PLAN: dict[str, Any] = {"effort": 5e-3, "candidates": 64, "spread": 1.0,
 """One setting for all compact models; docs/experiments.md tells how it was found."""
 OWN_PLANS: dict[str, dict[str, Any]] = {
     "pusht": COMPACT_PLAN | {"candidates": 256, "starts": 16},
-    "cube": {"effort": 1e-5, "damping": 1e-6},
+    "cube": {"effort": 0.03, "damping": 1e-4},
 }
-"""PushT's contacts make local minima, so it is worth searching from more places. Cube's pretrained
-model still has an earlier encoder, whose latents are smaller."""
-COMPACT_HORIZONS = {"reacher": 2, "cube": 5}
+"""PushT's contacts make local minima, so it is worth searching from more places. Cube's plans stay
+near its prior, which effort counts from; the search has one place to begin."""
+COMPACT_HORIZONS = {"reacher": 2}
 """Blocks that a plan looks ahead, where that is not a block for every five steps of the offset: a
 picture hides Reacher's velocity, so short plans win."""
 COMPACT_REPLANNING: dict[str, tuple[int, Literal["plan", "deadline"]]] = {
     "reacher": (1, "plan"),
-    "cube": (1, "plan"),
 }
 """Blocks executed before the next plan, and when plans arrive, where that is not as for the others:
 every two blocks, at the end of the budget."""

@@ -241,6 +241,7 @@ FORMATS: Registry[type[Format]] = Registry(
         "hdf5": "data.formats.hdf5:Hdf5",
         "lance": "data.formats.lance:Lance",
         "lerobot": "data.formats.lerobot:LeRobot",
+        "rosbag": "data.formats.rosbag:Rosbag",
     },
     needs=("name", "recognises", "index", "read"),
     named_by="name",
@@ -260,6 +261,7 @@ ENCODERS: Registry[Callable[[ModelConfig], nn.Module]] = Registry(
     {
         "points": "models.encoders.points:PointsEncoder",
         "vit": "models.encoders.vit:VisionTransformer",
+        "frozen": "models.encoders.frozen:FrozenEncoder",
     },
 )
 PLANNERS: Registry[type[Planner]] = Registry(

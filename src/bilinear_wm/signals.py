@@ -18,6 +18,18 @@ class Held:
     def __init__(self) -> None:
         self.received: list[int] = []
         self.handlers: dict[int, Handler] = {}
+        self.raises = False
+
+    @contextlib.contextmanager
+    def raising(self) -> Iterator[None]:
+        """They do not wait meanwhile: what is done here may be given up anywhere."""
+        if self.received:
+            raise KeyboardInterrupt
+        self.raises = True
+        try:
+            yield
+        finally:
+            self.raises = False
 
     def let_through(self) -> None:
         """Do now what the first of them would have done at once."""
@@ -42,6 +54,8 @@ def held(twice_is_enough: bool = False) -> Iterator[Held]:
         if waiting.received and twice_is_enough:
             raise KeyboardInterrupt
         waiting.received.append(number)
+        if waiting.raises:
+            raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
 
 import tyro
 
@@ -25,14 +25,6 @@ class Outcome:
     """For people."""
     numbers: dict[str, Any] = field(default_factory=dict)
     """For programs: `--json` prints them as the last line."""
-
-
-class Stage(Protocol):
-    """What every command is."""
-
-    def run(self) -> Outcome:
-        """Do it."""
-        ...
 
 
 def _object(texts: list[str]) -> dict[str, Any]:
@@ -63,6 +55,12 @@ def at_least(config: Any, least: float, *names: str) -> None:
     for name in names:
         if not getattr(config, name) >= least:
             raise InputError(f"{name}: expected at least {least}, found {getattr(config, name)}")
+
+
+def unless_usual(config: Any, *names: str) -> dict[str, Any]:
+    """Of these fields those that differ from their defaults: files made before them stay valid."""
+    usual = {each.name: each.default for each in fields(config)}
+    return {name: getattr(config, name) for name in names if getattr(config, name) != usual[name]}
 
 
 def with_flags(message: str, fields: Collection[str]) -> str:

@@ -68,6 +68,7 @@ def test_the_sheet_shows_points_where_they_are_and_what_is_drawn() -> None:
     assert points_sheet(blind, pixels).shape == (192 + 2, 3 * (192 + 2), 3)
 
 
+@pytest.mark.slow
 def test_the_command(
     tworoom_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

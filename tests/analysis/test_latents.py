@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from bilinear_wm.analysis.latents import calibrate
@@ -15,6 +16,7 @@ from tests.training.conftest import (
 )
 
 
+@pytest.mark.slow
 def test_calibration_depends_on_weights_and_data_alone(tworoom_file: Path, tmp_path: Path) -> None:
     train(small(tworoom_file, tmp_path / "run"), progress=False)
     data = EpisodeDataset(tworoom_file, 3)

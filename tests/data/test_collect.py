@@ -44,6 +44,7 @@ def quiet(config: CollectConfig) -> Path:
     return config.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "episodes"), [("tworoom", 6), ("pusht", 5), ("reacher", 3), ("cube", 2)]
 )
@@ -70,6 +71,7 @@ def test_pictures_show_the_stored_states(dense_file: Path) -> None:
         np.testing.assert_array_equal(frame, env.picture(state))
 
 
+@pytest.mark.slow
 def test_resume_reaches_the_identical_file(tmp_path: Path) -> None:
     config = CollectConfig("pusht", tmp_path / "whole.h5", 7, image_size=16, workers=1)
     whole = quiet(config)
@@ -124,6 +126,7 @@ def test_interrupt_inside_a_write_leaves_a_valid_file(
     assert contents(config.out) == contents(quiet(replace(config, out=tmp_path / "b.h5")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_keeps_what_is_finished(stop: signal.Signals, status: int, tmp_path: Path) -> None:
     out = tmp_path / "cut.h5"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed, record_episode
 from bilinear_wm.tasks import make_task
@@ -35,6 +36,7 @@ def test_the_expert_stops_at_its_goal() -> None:
     assert min(lengths) < env.episode_steps == max(lengths)
 
 
+@pytest.mark.slow
 def test_cube_behaviour_carries_the_cube() -> None:
     env = make_task("cube", image_size=8, render_quality="fast")
     states = record_episode(env, 3, 1000).states

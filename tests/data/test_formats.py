@@ -53,7 +53,7 @@ def test_the_neighbours_files_open(foreign: str) -> None:
         states = np.stack([np.full(length, episode), steps, episode * steps], axis=1)
         np.testing.assert_array_equal(file.episode_states(episode), states)
         frames = file.read_frames(episode).astype(int)
-        pictures = np.stack([picture(episode, step) for step in steps]).astype(int)
+        pictures = np.stack([picture(episode, step) for step in range(length)]).astype(int)
         off = np.abs(frames - pictures)
         assert off.mean() <= CODEC_ERROR[file.format] / 4
         # Where two halves meet a codec may blur.
@@ -117,7 +117,7 @@ def test_a_video_is_read_from_any_place() -> None:
         ("?camera=observation.images.top&size=7", "size: expected pixels from 8 to 4096"),
         ("?camera=observation.images.top&size=8x9x10", "size: expected pixels"),
         ("?camera=observation.images.top&fit=wide", "fit: expected one of stretch, crop"),
-        ("?crop=yes", "expected options camera, state, size, fit"),
+        ("?crop=yes", "expected options camera, action, state, size, fit"),
         ("?camera=observation.images.top&state=elbow", "column 'elbow': expected floats"),
     ],
 )

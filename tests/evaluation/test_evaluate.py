@@ -21,6 +21,7 @@ from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
 from bilinear_wm.reporting.results import compare, read_results
+from tests.models.conftest import small_model
 
 
 def test_groups_and_single_episodes_agree(checkpoint: Path) -> None:

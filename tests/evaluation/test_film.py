@@ -11,6 +11,7 @@ from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
 from tests.models.conftest import small_model
 
 
+@pytest.mark.slow
 def test_videos_are_written(checkpoint: Path, tmp_path: Path) -> None:
     """Now and goal; between them, from a model that draws, what the plan expects."""
     drawing = small_model(

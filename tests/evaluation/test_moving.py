@@ -112,6 +112,7 @@ def test_a_goal_that_stays_and_one_that_moves_are_met_alike() -> None:
     assert ended[0].solved
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("oracle")
 def test_latency_costs_success_and_replanning_gains_it(tmp_path: Path) -> None:
     fast = run_realtime(moving_config(out=tmp_path / "fast.jsonl"), progress=False)

@@ -22,6 +22,7 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_goal_given_by_two_numbers_is_reached(episodes: Path) -> None:
     recipe = evaluation("tworoom", "gauss-newton")
     options = recipe.planner_options

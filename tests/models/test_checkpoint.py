@@ -234,6 +234,20 @@ def test_another_kind_is_refused(folder: Path) -> None:
         LeWorldModel.from_pretrained(folder)
 
 
+def test_the_hub_is_asked_for_a_revision(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bilinear_wm.models import base
+
+    asked: list[tuple[str, str | None]] = []
+
+    def download(name: str, revision: str | None = None) -> str:
+        asked.append((name, revision))
+        return str(folder)
+
+    monkeypatch.setattr(base, "snapshot_download", download)
+    BilinearWorldModel.from_pretrained("somebody/model", revision="0123abc")
+    assert asked == [("somebody/model", "0123abc")]
+
+
 def test_nothing_is_unpickled(copy: Path) -> None:
     import pickle
 

@@ -71,6 +71,7 @@ def test_finalizing_changes_no_prediction(kind: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_learns_a_fixed_batch(kind: str, encoder: str) -> None:
     model = small_model(kind, encoder=encoder)
     pixels, actions = windows(16)
@@ -86,6 +87,7 @@ def test_it_learns_a_fixed_batch(kind: str, encoder: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_the_papers_size_takes_two_steps(model: str) -> None:
     """ViT-Tiny at 224 px, with each predictor at its published size."""

@@ -10,7 +10,7 @@ import torch
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.load import checked_camera
 from bilinear_wm.models import load_model
-from bilinear_wm.models.encoders.points import shifted
+from bilinear_wm.models.encoders.points import PointsEncoder, shifted
 from bilinear_wm.training.train import TrainConfig, train
 
 from .conftest import small_model
@@ -51,9 +51,10 @@ def test_points_are_where_things_are() -> None:
     """Each axis runs from -1 to 1 over its own length: a cell across is 2 / 12, down 2 / 8."""
     model = small_model("bilinear", encoder="points", image_width=48).eval()
     encoder = model.encoder
+    assert isinstance(encoder, PointsEncoder)
     with torch.no_grad():
-        encoder.maps[-1].weight.zero_()
-        encoder.maps[-1].bias.zero_()
+        for parameter in encoder.maps[-1].parameters():
+            parameter.zero_()
     flat = model.points(model.encode(torch.zeros(32, 48, 3, dtype=torch.uint8)))
     torch.testing.assert_close(flat, torch.zeros_like(flat), atol=1e-6, rtol=0)
     assert (encoder.grid_x.unique().numel(), encoder.grid_y.unique().numel()) == (12, 8)
@@ -75,6 +76,7 @@ def test_sizes_that_do_not_fit_are_refused(encoder: str, width: int, message: st
         small_model("bilinear", encoder=encoder, image_width=width)
 
 
+@pytest.mark.slow
 def test_training_on_a_lerobot_folder(tmp_path: Path) -> None:
     """Straight from the neighbours' videos, in their shape; no task draws such pictures."""
     config = TrainConfig(

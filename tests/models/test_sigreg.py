@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from torch.multiprocessing.spawn import spawn
 
 from bilinear_wm.models.lewm import SIGReg
 
@@ -36,8 +37,9 @@ def one_process(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_processes_share_their_samples(tmp_path: Path) -> None:
-    multiprocessing.spawn(one_process, (str(tmp_path),), nprocs=PROCESSES)
+    spawn(one_process, (str(tmp_path),), nprocs=PROCESSES)
     value, gradient = value_and_gradient(samples(), seed=0)
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(PROCESSES)]
     for theirs, _ in found:

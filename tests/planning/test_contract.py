@@ -230,6 +230,7 @@ def test_more_actions_than_latents(seed: int) -> None:
 def test_nothing_has_converged_at_an_infinite_cost(kind: str) -> None:
     """Whatever overflows, and wherever on the way."""
     planner = PLANNERS[kind](bilinear())
+    assert isinstance(planner.config, GaussNewtonConfig)
     config = replace(planner.config, candidates=6, starts=3)
     for power in range(4, 13):
         dynamics = bilinear()
@@ -280,6 +281,7 @@ def test_the_first_plan_of_adam_loads_nothing() -> None:
     assert ran.stdout.strip() == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLANNERS)
 def test_eight_threads_share_a_model(kind: str) -> None:
     planner = PLANNERS[kind](bilinear())
@@ -293,15 +295,20 @@ def test_eight_threads_share_a_model(kind: str) -> None:
     wrong: list[int] = []
 
     def work(i: int) -> None:
-        for _ in range(200):
+        for _ in range(20):
             if not torch.allclose(planner.plan(problems[i]).actions, serial[i], atol=1e-5):
                 wrong.append(i)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # they take turns many times within every plan
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert not wrong
 
 

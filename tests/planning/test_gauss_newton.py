@@ -11,6 +11,7 @@ from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, PlanProb
 from tests.planning.conftest import ENV, D, M, bilinear, goal_of, problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_hundred_problems_at_once_are_planned_as_one_by_one(

@@ -40,6 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("box", [True, False])
 @pytest.mark.parametrize("make_dynamics", [bilinear, with_residual])
@@ -86,7 +87,7 @@ def test_the_kernel_ranks_the_candidates_that_torch_ranks() -> None:
     kernel = planner._kernel
     assert kernel is not None
     z0, goal, path, start, low, high = planner._tensors(p, torch.full((4, M), 0.1))
-    objective = planner._objective(p, goal, path, torch.zeros_like(start))
+    objective = planner._objective(p, goal, path)
     search = Search(z0, objective, start, low, high, float("inf"))
     expected = planner._starts(search)[0][0].detach()
     kernel.search(replace(search, stop_at=0.0))  # ranks, and has no time for more
@@ -125,13 +126,9 @@ def test_terms_that_the_kernel_does_not_know_count(further: Term) -> None:
 
     class Own(GaussNewtonPlanner):
         def _objective(
-            self,
-            problem: PlanProblem,
-            goal: torch.Tensor,
-            path: torch.Tensor,
-            prior: torch.Tensor,
+            self, problem: PlanProblem, goal: torch.Tensor, path: torch.Tensor
         ) -> Objective:
-            return Objective((*super()._objective(problem, goal, path, prior).terms, further))
+            return Objective((*super()._objective(problem, goal, path).terms, further))
 
     config = GaussNewtonConfig(smoothness=0.0)
     planner, p = Own(bilinear(), config), problem()

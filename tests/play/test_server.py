@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
-import threading
+from functools import partial
 from typing import Any
 
 import psutil
@@ -16,7 +16,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
 from bilinear_wm.cli import main
-from bilinear_wm.play.outbox import Outbox
 from bilinear_wm.play.server import LONGEST_MESSAGE, MAX_SESSIONS, Play
 from bilinear_wm.play.session import SharedModel
 from tests.play.conftest import PATIENCE_S, join, messages, running, wait_for
@@ -49,52 +48,6 @@ def test_messages_of_a_session(play: tuple[Play, int]) -> None:
         assert next(m for m in stream if m.get("source") == "plan")["path"]
 
 
-def test_a_slow_page_gets_the_newest_of_each_kind() -> None:
-    async def slow() -> list[dict[str, Any]]:
-        outbox = Outbox()
-        outbox.put({"hint": "drag", "size": 224})
-        for tick in range(50):
-            outbox.put({"tick": tick}, b"picture")
-            outbox.put({"goal": [tick, tick]}, b"picture")
-        return [(await outbox.get())[0] for _ in range(len(outbox))]
-
-    assert asyncio.run(slow()) == [
-        {"hint": "drag", "size": 224}, {"tick": 49}, {"goal": [49, 49]},
-    ]  # fmt: skip
-
-
-def test_what_comes_from_another_thread_wakes_the_page() -> None:
-    async def waiting() -> dict[str, Any]:
-        outbox = Outbox()
-        threading.Timer(0.05, outbox.put, ({"tick": 1},)).start()
-        return (await asyncio.wait_for(outbox.get(), PATIENCE_S))[0]
-
-    assert asyncio.run(waiting()) == {"tick": 1}
-
-
-def test_a_flood_of_goals_takes_no_memory(play: tuple[Play, int]) -> None:
-    """From a page that never reads; each goal is answered with a picture of 150 kB."""
-    _, port = play
-    with join(port) as socket:
-        next(messages(socket))
-        before = psutil.Process().memory_info().rss
-        for i in range(3000):
-            socket.send(json.dumps({"goal": [i / 3000, 0.5, 0]}))
-        assert psutil.Process().memory_info().rss - before < 100 * 2**20
-        stream = messages(socket)
-        while next(m["goal"] for m in stream if "goal" in m)[0] < 0.9:
-            pass  # the newest is what counts in the end
-
-
-def test_long_messages_end_the_connection(play: tuple[Play, int]) -> None:
-    _, port = play
-    with join(port, max_size=None) as socket:
-        socket.send("x" * (LONGEST_MESSAGE + 1))
-        with pytest.raises(ConnectionClosed, match="1009"):
-            while True:
-                socket.recv(timeout=PATIENCE_S)
-
-
 def test_strangers_are_refused(play: tuple[Play, int]) -> None:
     _, port = play
     evil = Origin("http://evil.example")
@@ -120,12 +73,38 @@ def test_there_are_only_so_many_sessions_and_they_end(play: tuple[Play, int]) ->
     wait_for(lambda: not made.sessions)
 
 
+@pytest.mark.slow
+def test_a_flood_of_goals_takes_no_memory(play: tuple[Play, int]) -> None:
+    """From a page that never reads; each goal is answered with a picture of 150 kB."""
+    _, port = play
+    with join(port) as socket:
+        next(messages(socket))
+        before = psutil.Process().memory_info().rss
+        for i in range(3000):
+            socket.send(json.dumps({"goal": [i / 3000, 0.5, 0]}))
+        assert psutil.Process().memory_info().rss - before < 100 * 2**20
+        stream = messages(socket)
+        while next(m["goal"] for m in stream if "goal" in m)[0] < 0.9:
+            pass  # the newest is what counts in the end
+
+
+def test_long_messages_end_the_connection(play: tuple[Play, int]) -> None:
+    _, port = play
+    with join(port, max_size=None) as socket:
+        socket.send("x" * (LONGEST_MESSAGE + 1))
+        with pytest.raises(ConnectionClosed, match="1009"):
+            while True:
+                socket.recv(timeout=PATIENCE_S)
+
+
 def test_a_place_is_taken_before_anything_is_awaited(play: tuple[Play, int]) -> None:
     made, port = play
 
     async def rush(count: int) -> list[dict[str, Any]]:
         async with contextlib.AsyncExitStack() as stack:
-            contexts = [connect_async(f"ws://127.0.0.1:{port}/session") for _ in range(count)]
+            address = f"ws://127.0.0.1:{port}/session"
+            patient = partial(connect_async, open_timeout=PATIENCE_S, ping_interval=None)
+            contexts = [patient(address) for _ in range(count)]
             sockets = await asyncio.gather(*map(stack.enter_async_context, contexts))
             return [json.loads(await socket.recv()) for socket in sockets]
 

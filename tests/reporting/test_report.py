@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
-from bilinear_wm.reporting import cells, report
+from bilinear_wm.reporting import cells, charts
 from bilinear_wm.reporting.findings import gather
 from bilinear_wm.reporting.report import make_report
 from bilinear_wm.reporting.results import EpisodeResult
@@ -98,6 +98,15 @@ def test_everything_is_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     assert "href" not in page
 
 
+def test_names_are_escaped(tmp_path: Path) -> None:
+    write_run(tmp_path / "a.jsonl", 3, model="<script>alert(1)</script>", machine={"cpu": "A & B"})
+    make_report([tmp_path], tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+    assert "<p>cpu A &amp; B</p>" in page
+
+
 def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     write_run(tmp_path / "a.jsonl", 3)
     files = make_report([tmp_path], tmp_path / "report")
@@ -126,28 +135,28 @@ def test_parts_of_ones_own_come_after_the_known_ones(folder: Path, tmp_path: Pat
     assert all(row["paper"] == "" for row in rows if row["task"] == "cart")
 
     found = gather([folder])
-    bars, times = axes(report.draw_success(found))
+    bars, times = axes(charts.draw_success(found))
     assert [tick.get_text() for tick in bars.get_xticklabels()] == ["TwoRoom", "cart"]
     drawn = [text.get_text() for text in bars.figure.legends[0].get_texts()]
     assert drawn == ["paper", "-, random", "bilinear, gauss-newton", "bilinear, grid",
                      "lewm, cem", "linear, gauss-newton", "linear, grid"]  # fmt: skip
     assert len(times.containers) == 6
-    panels = axes(report.draw_controllers(found))
+    panels = axes(charts.draw_controllers(found))
     assert [panel.get_title() for panel in panels] == ["TwoRoom", "cart"]
     rows_, columns = panels[0].get_yticklabels(), panels[0].get_xticklabels()
     assert [tick.get_text() for tick in rows_] == ["bilinear", "lewm", "linear"]
     assert [tick.get_text() for tick in columns] == ["gauss-newton", "cem", "adam", "grid"]
-    (_, horizons) = axes(report.draw_horizons(found))
+    (_, horizons) = axes(charts.draw_horizons(found))
     assert horizons.get_title() == "cart"
     assert list(horizons.get_xticks()) == [10, 25]
-    (moving,) = axes(report.draw_moving(found))
+    (moving,) = axes(charts.draw_moving(found))
     assert [tick.get_text() for tick in moving.get_xticklabels()] == ["M-TwoRoom", "M-cart"]
 
 
 def test_every_line_has_a_colour(tmp_path: Path) -> None:
     for i in range(30):
         write_run(tmp_path / f"{i}.jsonl", 5, model=f"m{i:02}")
-    bars, _ = axes(report.draw_success(gather([tmp_path])))
+    bars, _ = axes(charts.draw_success(gather([tmp_path])))
     assert len([c for c in bars.containers if str(c.get_label()).startswith("m")]) == 30
 
 
@@ -195,7 +204,8 @@ def test_names_from_files_are_only_names(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in markdown
     assert all(line.count(" | ") == markdown.splitlines()[0].count(" | ")
                for line in markdown.splitlines()[2:])  # fmt: skip
-    planners = [row["planner"] for row in csv.DictReader((out / "results.csv").open())]
+    with (out / "results.csv").open() as file:
+        planners = [row["planner"] for row in csv.DictReader(file)]
     assert not any(planner.startswith("=") for planner in planners)
     assert "<script>" not in (out / "report.html").read_text()
 

@@ -33,6 +33,7 @@ def residual(run: Path, data: Path, out: Path, **changes: Any) -> ResidualConfig
     return ResidualConfig(run, data, out, **(settings | changes))
 
 
+@pytest.mark.slow
 def test_the_residual_learns_and_leaves_the_encoder_alone(
     trained: Path, tworoom_file: Path, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_coordinates_are_weighed_by_how_well_they_are_predicted() -> None:
     assert weight[4] == pytest.approx(0.1)  # stands still: says nothing
 
 
+@pytest.mark.slow
 def test_residual_training_resumes_to_the_bit(
     trained: Path, tworoom_file: Path, tmp_path: Path
 ) -> None:
@@ -112,10 +114,11 @@ def test_residual_training_resumes_to_the_bit(
                 stops += 1
     finally:
         module._Run.one_step = original  # type: ignore[method-assign]
-    assert stops == 8
+    assert stops == 9
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_a_residual_run_is_not_continued_for_another_model(
     trained: Path, tworoom_file: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ from tests.training.conftest import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["bilinear", "lewm", "smwm"])
 def test_same_seed_same_weights(model: str, tworoom_file: Path, tmp_path: Path) -> None:
     config = small(tworoom_file, tmp_path / "a", model)
@@ -46,6 +47,7 @@ def test_same_seed_same_weights(model: str, tworoom_file: Path, tmp_path: Path) 
     assert all(np.isfinite(value) for value in numbers.values())
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_one_does(tworoom_file: Path, tmp_path: Path) -> None:
     """The same global batch; batch norms average over processes (see dynamics/layers.py)."""
     arguments = [
@@ -124,7 +126,8 @@ def test_other_data_is_not_resumed_on(tworoom_file: Path, dense_file: Path, tmp_
         train(replace(config, data=other, resume=True), progress=False)
     shutil.copyfile(tworoom_file, other)
     with h5py.File(other, "a") as file:
-        file["pixels"][:] = 255 - file["pixels"][:]
+        pictures = file["thinned/pixels"]
+        pictures[:] = 255 - pictures[:]
     with pytest.raises(InputError, match="expected the run's data"):
         train(replace(config, data=other, resume=True), progress=False)
 

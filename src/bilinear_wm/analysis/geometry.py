@@ -61,12 +61,14 @@ class GeometryConfig:
             the others.
         out: The folder for geometry.json, pictures and a page.
         horizon: Blocks of the endpoint whose controllable directions are counted.
+        device: Where the model runs: cpu, cuda, cuda:1 ...
     """
 
     checkpoint: Path
     data: Path
     out: Path
     horizon: int = 5
+    device: str = "cpu"
 
     def run(self) -> Outcome:
         """`run_geometry`, in words."""
@@ -81,7 +83,7 @@ def run_geometry(config: GeometryConfig) -> dict[str, Any]:
     """Measure, write geometry.json and draw; returns what the file holds."""
     if config.horizon < 1:
         raise InputError(f"horizon: expected at least one block, found {config.horizon}")
-    model = load_model(config.checkpoint).eval()
+    model = load_model(config.checkpoint, config.device)
     train = episodes_for(model, config.data)
     held_out = episodes_for(model, config.data, "validation")
     task = train.file.task or model.config.task
@@ -147,7 +149,7 @@ def _latents(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     z, _, states = encode_windows(model, data, SAMPLES // 2)
     assert states is not None
-    return z.flatten(0, 1).double().numpy(), states.reshape(-1, states.shape[-1])
+    return z.flatten(0, 1).double().cpu().numpy(), states.reshape(-1, states.shape[-1])
 
 
 def probes(
@@ -207,10 +209,10 @@ def controllable(model: WorldModel, z: Float[Tensor, "samples d"], horizon: int)
     They say in how many directions a plan can move the latent, beside how many numbers it has.
     """
     dynamics = model.dynamics
-    starts = z[torch.linspace(0, len(z) - 1, min(JACOBIANS, len(z))).long()]
-    plans = torch.zeros(len(starts), horizon, dynamics.action_size)
+    starts = z[torch.linspace(0, len(z) - 1, min(JACOBIANS, len(z))).long()].to(model.device)
+    plans = starts.new_zeros(len(starts), horizon, dynamics.action_size)
     differentiate = analytic if hasattr(dynamics, "step_jet") else finite_difference
-    every = torch.eye(dynamics.action_size)
+    every = torch.eye(dynamics.action_size, device=model.device)
     _, tangents = differentiate(dynamics, starts, plans, every, list(range(horizon)))
     values = torch.linalg.svdvals(tangents.latents[-1].double())
     return values.mean(0).tolist()

@@ -50,7 +50,7 @@ def fingerprint(data: EpisodeDataset) -> dict[str, Any]:
     """Enough to tell one episode file from another: counts, all actions, some of what is seen."""
     actions = np.nan_to_num(data.file.actions.astype(np.float64))
     seen = hashlib.sha256()
-    for indices in _spread(len(data), FINGERPRINT_WINDOWS, FINGERPRINT_WINDOWS):
+    for indices in _evenly(len(data), FINGERPRINT_WINDOWS, FINGERPRINT_WINDOWS):
         observation = data.batch(indices).observation
         for array in (*observation.pictures.values(), observation.proprioception):
             if array is not None:

@@ -73,7 +73,7 @@ def probe(
     task: str,
     z_fit: Float[Tensor, "windows t d"],
     states_fit: NDArray[np.float64],
-    z: Float[Tensor, "others t d"],
+    z: Float[Tensor, "others u d"],
     states: NDArray[np.float64],
 ) -> dict[str, float]:
     """R^2 of a linear probe of each of a task's variables, on held-out data."""

@@ -104,7 +104,7 @@ class Course:
     horizon: int = 1
     start: Float[Tensor, "left m"] | None = None
     blocks: Float[Tensor, "h m"] | None = None
-    known: tuple[tuple[Seen, Float[Tensor, " d"]], ...] = ()
+    known: tuple[tuple[Seen, Tensor], ...] = ()
 
     def afresh(self) -> Self:
         """Everything forgotten but what pictures look like."""

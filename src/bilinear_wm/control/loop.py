@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from bilinear_wm.control.box import Action, action_box
 from bilinear_wm.control.horizon import Course, LoopConfig
 from bilinear_wm.control.monitor import Block, Trail
 from bilinear_wm.errors import InputError
@@ -24,7 +25,6 @@ from bilinear_wm.planning.base import Plan
 
 log = logging.getLogger(__name__)
 
-Action = NDArray[np.float32]
 Source = Literal["plan", "best-so-far", "rest", "hold"]
 
 
@@ -288,20 +288,3 @@ def step_together(
             body.planned(made)
     for body, loop in bodies:
         body.act(loop.tick(now))
-
-
-def action_box(low: ArrayLike, high: ArrayLike, size: int) -> tuple[Action, Action]:
-    """Bounds for every entry of an action; refuses what is no box."""
-    try:
-        lowest, highest = (
-            np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy() for bound in (low, high)
-        )
-        sound = bool((lowest <= highest).all())
-    except ValueError:
-        sound = False
-    if not sound:
-        raise InputError(
-            f"action_low, action_high: expected one number or {size} each, the first no larger "
-            f"than the second (and none NaN), found {low!r}, {high!r}"
-        )
-    return lowest, highest

@@ -22,8 +22,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bilinear_wm.analysis.probes import LinearProbe
+from bilinear_wm.control.box import action_box
 from bilinear_wm.control.horizon import Course, LoopConfig
-from bilinear_wm.control.loop import Delivery, Job, Loop, action_box
+from bilinear_wm.control.loop import Delivery, Job, Loop
 from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.errors import InputError

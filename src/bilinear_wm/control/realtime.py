@@ -29,8 +29,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from bilinear_wm.control.box import Action
 from bilinear_wm.control.horizon import LoopConfig
-from bilinear_wm.control.loop import Action, Delivery, Tick
+from bilinear_wm.control.loop import Delivery, Tick
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel

@@ -208,7 +208,7 @@ class EpisodeFile:
 
     @property
     def _num_rows(self) -> int:
-        return self._stored.shape("action")[0]
+        return self._stored.num_rows
 
     def camera_column(self, camera: str) -> str:
         """The column of a camera; `pixels` is the one that was chosen, or the only one."""
@@ -246,16 +246,17 @@ class EpisodeFile:
         return ()
 
     def _read_actions(self) -> NDArray[np.float32]:
-        shape, dtype = self.columns["action"]
-        if len(shape) != 2 or not dtype.startswith("float"):
+        name = self.source.action
+        shape, dtype = self._stored.shape(name), self.columns[name][1]
+        if len(shape) != 2 or shape[0] != self._num_rows or not dtype.startswith("float"):
             raise self._stored.fail(
-                "column 'action'", "floats of shape (rows, n)", f"{dtype} {shape}"
+                f"column {name!r}", "floats of shape (rows, n)", f"{dtype} {shape}"
             )
-        guard.check_memory(self.path, "action", shape, dtype)
-        actions = self._stored.read("action", 0, shape[0]).astype(np.float32)
+        guard.check_memory(self.path, name, shape, dtype)
+        actions = self._stored.read_actions(name).astype(np.float32)
         finite = np.asarray(np.isfinite(actions).all(axis=1))
         finite[self.offsets + self.lengths - 1] = True  # nothing is done in the last row
-        self._check_rows("action", finite)
+        self._check_rows(name, finite)
         return actions
 
     def _read_states(self) -> NDArray[np.float64] | None:

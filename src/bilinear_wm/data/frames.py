@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import psutil
@@ -40,6 +41,10 @@ class Frames:
         free = float(psutil.virtual_memory().available)
         self.in_memory = needed < MEMORY_SHARE * free if in_memory is None else in_memory
         self._kept = {camera: self._load(camera) for camera in cameras} if self.in_memory else {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which reads from the file."""
+        return self.__dict__ | {"in_memory": False, "_kept": {}}
 
     def read(
         self, camera: str, which: NDArray[np.int64], numbers: NDArray[np.int64]

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from bilinear_wm.control.box import Action
 from bilinear_wm.control.horizon import LoopConfig
-from bilinear_wm.control.loop import Action, Delivery, Tick, step_together
+from bilinear_wm.control.loop import Delivery, Tick, step_together
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal

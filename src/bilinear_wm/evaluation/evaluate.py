@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Delivery
 from bilinear_wm.control.pilot import Pilot
@@ -34,10 +32,11 @@ from bilinear_wm.evaluation.elsewhere import attempted_by
 from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.evaluation.load import goal_variables, load_planner, make_pilot
+from bilinear_wm.evaluation.summary import Evaluation, describe, summarize
 from bilinear_wm.executors import helpers
 from bilinear_wm.planning import PLANNERS
-from bilinear_wm.reporting.results import EpisodeResult, Rate, percentile, rate
-from bilinear_wm.stage import JsonObject, Outcome, at_least
+from bilinear_wm.reporting.results import Rate, rate
+from bilinear_wm.stage import JsonObject, Outcome, at_least, unless_usual
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 
@@ -74,6 +73,7 @@ class EvaluateConfig:
         video: A folder for one video an episode.
         resume: Complete an interrupted results file.
         paper_settings: Take horizon and planner settings from the paper's table.
+        device: Where the model runs: cpu, cuda, cuda:1 ...
         workers: Processes that share the episodes; results are the same, but plans take longer
             where they outnumber the cores.
         cluster: A dask scheduler whose workers do instead, such as tcp://10.0.0.1:8786. They need
@@ -102,6 +102,7 @@ class EvaluateConfig:
     video: Path | None = None
     resume: bool = False
     paper_settings: bool = False
+    device: str = "cpu"
     workers: int = 1
     cluster: str | None = None
 
@@ -127,42 +128,7 @@ class EvaluateConfig:
             "one_by_one": self.one_by_one,
             "monitor": self.monitor,
             "memory": self.memory,
-        } | ({"goal": self.goal} if self.goal != "picture" else {})
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What an evaluation found."""
-
-    success: Rate
-    success_unsolved: Rate
-    """Over episodes that the start does not solve."""
-    solved_at_start: float
-    floor_random: Rate | None
-    floor_none: Rate | None
-    ms_per_plan_p50: float
-    """One planning call for one episode."""
-    ms_per_plan_p99: float
-    ms_encode_p50: float
-    """Encoding one picture."""
-    plan_seconds_per_episode: float
-    plan_seconds_total: float
-    jerk: float
-    distance_median: float
-    alarms: int
-    episodes: int
-
-    def numbers(self) -> dict[str, Any]:
-        """Flat, for JSON."""
-        floors = {"floor_random": self.floor_random, "floor_none": self.floor_none}
-        return {
-            **vars(self),
-            "success": self.success.value,
-            "interval": [self.success.low, self.success.high],
-            "success_unsolved": self.success_unsolved.value,
-            "interval_unsolved": [self.success_unsolved.low, self.success_unsolved.high],
-            **{name: floor.value if floor else None for name, floor in floors.items()},
-        }
+        } | unless_usual(self, "goal", "device")
 
 
 def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
@@ -190,7 +156,7 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
             ran = _floor(config, camera, tasks, kind)
             floors[kind] = rate([attempt.solved for attempt in ran])
     encode_ms = [] if pilot is None else _encode_ms(pilot, camera, tasks[0])
-    return _summarize(rows, floors, [1e3 * each.plan.seconds for each in made], encode_ms)
+    return summarize(rows, floors, [1e3 * each.plan.seconds for each in made], encode_ms)
 
 
 def prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
@@ -199,7 +165,9 @@ def prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
         return make_task(config.task, image_size=64, render_quality="fast"), None
     PLANNERS.check(config.planner, "planner", also=FLOORS)
     _loop(config)  # refuses bad settings before anything is loaded
-    loaded = load_planner(config.task, config.checkpoint, config.planner, config.planner_options)
+    loaded = load_planner(
+        config.task, config.checkpoint, config.planner, config.planner_options, config.device
+    )
     pilot = make_pilot(
         loaded, config.horizon, config.data, config.monitor, config.memory, config.goal == "state"
     )
@@ -276,56 +244,3 @@ def _encode_ms(pilot: Pilot, camera: Task, task: StartGoal) -> list[float]:
         pilot.model.encode(seen)
         times.append(1e3 * (time.perf_counter() - begun))
     return times
-
-
-def _summarize(
-    rows: Sequence[EpisodeResult],
-    floors: dict[str, Rate | None],
-    plan_ms: Sequence[float],
-    encode_ms: Sequence[float],
-) -> Evaluation:
-    return Evaluation(
-        success=rate([row.success for row in rows]),
-        success_unsolved=rate([row.success for row in rows if not row.solved_at_start]),
-        solved_at_start=float(np.mean([row.solved_at_start for row in rows])),
-        floor_random=floors["random"],
-        floor_none=floors["none"],
-        ms_per_plan_p50=percentile(plan_ms, 50),
-        ms_per_plan_p99=percentile(plan_ms, 99),
-        ms_encode_p50=percentile(encode_ms, 50),
-        plan_seconds_per_episode=float(np.mean([row.plan_seconds for row in rows])),
-        plan_seconds_total=float(np.sum([row.plan_seconds for row in rows])),
-        jerk=float(np.mean([row.jerk for row in rows if row.steps > 1] or [0.0])),
-        distance_median=float(np.median([row.distance for row in rows])),
-        alarms=sum(row.alarms for row in rows),
-        episodes=len(rows),
-    )
-
-
-def describe(config: EvaluateConfig, result: Evaluation) -> str:
-    """A few lines for people."""
-    lines = [
-        f"{config.task} @{config.offset}, {config.planner}: success {result.success} of "
-        f"{result.episodes}; without those solved at the start "
-        f"({100 * result.solved_at_start:.1f} %) {result.success_unsolved}"
-    ]
-    if result.floor_random is not None and result.floor_none is not None:
-        lines.append(
-            f"on the same tasks: random actions {result.floor_random}, none {result.floor_none}"
-        )
-    if not np.isnan(result.ms_per_plan_p50):
-        lines.append(
-            f"planning: {result.ms_per_plan_p50:.2f} ms a call for one episode (p50; p99 "
-            f"{result.ms_per_plan_p99:.2f}), {1e3 * result.plan_seconds_per_episode:.1f} ms an "
-            f"episode, {result.plan_seconds_total:.2f} s in all; encoding a picture "
-            f"{result.ms_encode_p50:.2f} ms"
-        )
-    lines.append(
-        f"jerk {result.jerk:.3f}; final distance {result.distance_median:.2f} of what counts as "
-        "success (median)"
-    )
-    if config.monitor:
-        lines.append(f"the monitor fired {result.alarms} times")
-    if config.out is not None:
-        lines.append(f"written: {config.out}")
-    return "\n".join(lines)

@@ -101,7 +101,9 @@ def run_live(config: RealtimeConfig, progress: bool = True) -> Live:
             f"{config.planner!r} and {config.latency_ms}"
         )
     config = replace(config, protocol="controller")
-    loaded = load_planner(config.task, config.checkpoint, config.planner, config.planner_options)
+    loaded = load_planner(
+        config.task, config.checkpoint, config.planner, config.planner_options, config.device
+    )
     pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
     env = make_task(config.task, image_size=8)
     tasks, _ = countable_tasks(config, env)

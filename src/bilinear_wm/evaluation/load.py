@@ -37,12 +37,16 @@ class LoadedPlanner(NamedTuple):
 
 
 def load_planner(
-    task: str, checkpoint: Path | None, planner: str, options: dict[str, Any]
+    task: str,
+    checkpoint: Path | None,
+    planner: str,
+    options: dict[str, Any],
+    device: str = "cpu",
 ) -> LoadedPlanner:
     """Everything that plans for a task, from a checkpoint."""
     if checkpoint is None:
         raise InputError(f"checkpoint: expected a trained model for {planner}, found none")
-    model = load_model(checkpoint).eval()
+    model = load_model(checkpoint, device)
     camera = checked_camera(model, task, checkpoint)
     made = PLANNERS[planner](model.dynamics, make_planner_config(planner, options))
     low, high = camera.action_space.low, camera.action_space.high  # type: ignore[attr-defined]

@@ -36,7 +36,7 @@ from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.evaluation.load import load_planner, make_pilot
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.reporting.results import Rate, percentile, rate
-from bilinear_wm.stage import JsonObject, Outcome
+from bilinear_wm.stage import JsonObject, Outcome, unless_usual
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 from bilinear_wm.tasks.moving import GoalWalk
@@ -76,6 +76,7 @@ class RealtimeConfig:
         monitor: Watch whether the model explains what happens, and plan afresh where it does not.
         memory: Begin plans that continue none from the nearest recorded window of the data's
             training part.
+        device: Where the model runs: cpu, cuda, cuda:1 ...
         live: Run the simulator against the real clock, with the real-time controller, instead of
             counting latency.
     """
@@ -97,6 +98,7 @@ class RealtimeConfig:
     protocol: Protocol = "paper"
     monitor: bool = False
     memory: bool = False
+    device: str = "cpu"
     live: bool = False
 
     def __post_init__(self) -> None:
@@ -137,7 +139,7 @@ class RealtimeConfig:
             "protocol": self.protocol,
             "monitor": self.monitor,
             "memory": self.memory,
-        }
+        } | unless_usual(self, "device")
 
     @property
     def loop(self) -> LoopConfig:
@@ -192,7 +194,7 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
     pilot, camera = None, env
     if config.planner != "random":
         loaded = load_planner(
-            config.task, config.checkpoint, config.planner, config.planner_options
+            config.task, config.checkpoint, config.planner, config.planner_options, config.device
         )
         pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
         camera = loaded.camera

@@ -10,17 +10,19 @@ import torch
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.device import find_device
 from bilinear_wm.registry import MODELS
 
 __all__ = ["MODELS", "WorldModel", "load_model"]
 
 
-def load_model(folder: str | Path) -> WorldModel:
+def load_model(folder: str | Path, device: str = "cpu") -> WorldModel:
     """Load a checkpoint folder, or the newest checkpoint of a training folder.
 
     Everything is verified first: nothing is unpickled, no class is named by a file, and a
     damaged, foreign or newer file is refused with its reason.
     """
+    place = find_device(device)
     folder = checkpoint.resolve(Path(folder))
     config, tensors = checkpoint.read_folder(folder)
     kind = config.pop("kind", None)
@@ -36,7 +38,7 @@ def load_model(folder: str | Path) -> WorldModel:
     assert model is not None
     checkpoint.check_names(folder, model.state_dict(), tensors)
     model.load_state_dict(tensors)
-    return model.eval()
+    return model.eval().to(place)
 
 
 def _make(kind: str, config: Any, where: str) -> WorldModel | None:

@@ -76,7 +76,7 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
     def loss(
         self,
         observation: Observation | UInt8[Tensor, "batch frames h w 3"],
-        actions: Float[Tensor, "batch frames-1 m"],
+        actions: Float[Tensor, "batch blocks m"],
     ) -> Loss:
         """The objective on windows of observations, and the anchor; each is encoded once."""
         seen = self._seen(observation)
@@ -271,13 +271,26 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         checkpoint.write_folder(save_directory, config, self.state_dict())
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **hub_options: Any) -> Self:
-        """Load a checkpoint folder, or download one from the Hub; anything amiss is refused."""
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        revision: str | None = None,
+        **hub_options: Any,
+    ) -> Self:
+        """Load a checkpoint folder, or download one from the Hub; anything amiss is refused.
+
+        Args:
+            pretrained_model_name_or_path: A folder, or a name on the Hub.
+            revision: The commit to download. Without one it is the newest, which may change.
+            hub_options: Further arguments of `huggingface_hub.snapshot_download`.
+        """
         from bilinear_wm.models import load_model
 
         folder = Path(pretrained_model_name_or_path)
         if not folder.exists():
-            folder = Path(snapshot_download(str(pretrained_model_name_or_path), **hub_options))
+            name = str(pretrained_model_name_or_path)
+            folder = Path(snapshot_download(name, revision=revision, **hub_options))
         model = load_model(folder)
         if not isinstance(model, cls):
             raise checkpoint.wrong_kind(folder, cls.kind, model.kind)

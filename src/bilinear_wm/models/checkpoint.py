@@ -55,6 +55,12 @@ def write_manifest(folder: Path, names: tuple[str, ...]) -> None:
 
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and weights of a checkpoint folder, once they are known to be sound."""
+    verify(folder, (WEIGHTS, CONFIG))
+    return read_json(folder / CONFIG), read_tensors(folder / WEIGHTS)
+
+
+def verify(folder: Path, names: tuple[str, ...]) -> None:
+    """Refuse a folder in which the named files, or any that its manifest lists, are not sound."""
     manifest = read_json(folder / MANIFEST)
     version = manifest.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
@@ -68,11 +74,10 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "encoder of that time is gone; train the model again, or take the one in pretrained/"
         )
     files = manifest.get("files")
-    if not isinstance(files, dict) or not {WEIGHTS, CONFIG} <= set(files):
-        raise InputError(f"{folder / MANIFEST}: expected entries for {WEIGHTS} and {CONFIG}; {FIX}")
+    if not isinstance(files, dict) or not set(names) <= set(files):
+        raise InputError(f"{folder / MANIFEST}: expected entries for {' and '.join(names)}; {FIX}")
     for name, facts in files.items():
         _check_file(folder, name, facts)
-    return read_json(folder / CONFIG), read_tensors(folder / WEIGHTS)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

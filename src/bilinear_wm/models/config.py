@@ -31,7 +31,8 @@ ENCODER_SIZES: dict[str, dict[str, Any]] = {
 }
 
 LATER = {"cameras", "proprioception", "proprioception_mean", "proprioception_std",
-         "observed", "observed_every", "drawing_focus", "prior_hidden", "image_width"}  # fmt: skip
+         "observed", "observed_every", "drawing_focus", "prior_hidden", "image_width",
+         "backbone", "backbone_size"}  # fmt: skip
 """Fields that checkpoints of format 2 may lack: they then have the defaults."""
 LARGEST = {"depth": 256, "image_size": 4096, "observed": 1024}
 LARGEST_SIZE = 2**16
@@ -52,7 +53,8 @@ class ModelConfig:
     render_quality: str = "unknown"
     # The encoder.
     encoder: str = "points"
-    """`points`, `vit` or one of your own, which makes latents of `projector_size` numbers."""
+    """`points`, `vit`, `frozen` or one of your own, which makes latents of `projector_size`
+    numbers."""
     num_points: int = 16
     """K of the points encoder; its latent has 2 K numbers."""
     grid: int = 16
@@ -69,6 +71,10 @@ class ModelConfig:
     mlp_ratio: int = 4
     projector_hidden: int = 512
     """Of the vision transformer, and of the baselines' predictors."""
+    backbone: str = ""
+    """Of the frozen encoder: a folder or a name on the Hub; in a checkpoint its architecture."""
+    backbone_size: int = 224
+    """Height that pictures are brought to for it."""
     # The anchor.
     drawing_weight: float = 0.0
     """Of the drawing anchor, for the points encoder; 0 for none."""

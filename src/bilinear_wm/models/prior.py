@@ -1,9 +1,9 @@
 """What the recorded behaviour would do: a plan to begin from. Ours; the paper has none.
 
 Every recorded window shows, in hindsight, how to get from its first latent to its last. A small
-network learns that from windows of one to five blocks, by squared error:
+network learns from windows of one to fifteen blocks how they begin, by squared error:
 
-    (a_1 ... a_h) = pi(z, z', h)
+    (a_1 ... a_5) = pi(z, z', h)
 
 A planner begins its search there, and counts effort from there: c / 2 |a - pi|^2. Where a model
 knows the world only along the behaviour (a grasp holds if one grasps as the behaviour does), plans
@@ -18,7 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 BLOCKS = 5
-"""The longest window that it learns from."""
+"""How many blocks it tells ..."""
+FARTHEST = 15
+"""... of the way to a goal at most this many blocks ahead."""
 
 
 class ActionPrior(nn.Module):
@@ -37,7 +39,7 @@ class ActionPrior(nn.Module):
         super().__init__()
         self.block_size = block_size
         self.layers = nn.Sequential(
-            nn.Linear(2 * latent_size + BLOCKS, hidden), nn.GELU(),
+            nn.Linear(2 * latent_size + FARTHEST, hidden), nn.GELU(),
             nn.Linear(hidden, hidden), nn.GELU(),
             nn.Linear(hidden, hidden), nn.GELU(),
             nn.Linear(hidden, BLOCKS * block_size),
@@ -58,8 +60,8 @@ class ActionPrior(nn.Module):
         z_goal: Float[Tensor, "batch d"],
         blocks: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch blocks m"]:
-        """`BLOCKS` blocks each, of which the first `blocks` mean something."""
-        time = F.one_hot(blocks - 1, BLOCKS).to(z)
+        """`BLOCKS` blocks each, of a way of `blocks`; beyond its end they mean nothing."""
+        time = F.one_hot(blocks - 1, FARTHEST).to(z)
         seen = torch.cat([(z - self.mean) / self.std, (z_goal - z) / self.std, time], dim=-1)
         told: Tensor = self.layers(seen)
         return told.unflatten(-1, (BLOCKS, self.block_size))
@@ -67,7 +69,7 @@ class ActionPrior(nn.Module):
     def propose(
         self, z: Float[Tensor, "batch d"], z_goal: Float[Tensor, "batch d"], horizon: int
     ) -> Float[Tensor, "batch horizon m"]:
-        """A plan of that length; beyond what it learned from, rest."""
-        known = min(horizon, BLOCKS)
-        told = self(z, z_goal, torch.full((len(z),), known, device=z.device))[:, :known]
-        return F.pad(told, (0, 0, 0, horizon - known))
+        """A plan of that length; what is not told is rest."""
+        ahead = torch.full((len(z),), min(horizon, FARTHEST), device=z.device)
+        told = self(z, z_goal, ahead)[:, :horizon]
+        return F.pad(told, (0, 0, 0, horizon - told.shape[1]))

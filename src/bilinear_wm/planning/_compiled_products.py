@@ -29,9 +29,9 @@ _fast: dict[str, Any] = {
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},
     "error_model": "numpy",  # division without a check that would keep loops from vectors
 }
-entry = njit(**_fast)
 # Only the entry is called from Python: for the others no wrappers are compiled.
-compiled = njit(**_fast, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_inside: dict[str, Any] = _fast | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+entry, compiled = njit(**_fast), njit(**_inside)
 
 
 def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -77,7 +77,9 @@ class Residuals(Term):
 
     def rows(self, index: Int[Tensor, " rows"]) -> Self:
         chosen = {
-            name: getattr(self, name)[index] for name in self.per_problem if self._has_rows(name)
+            name: getattr(self, name)[index.to(getattr(self, name).device)]
+            for name in self.per_problem
+            if self._has_rows(name)
         }
         return replace(self, **chosen) if chosen else self  # type: ignore[type-var]
 

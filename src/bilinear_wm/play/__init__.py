@@ -29,6 +29,7 @@ class PlayConfig:
         port: The port.
         control_hz: Actions a second.
         horizon: Blocks a plan looks ahead; the task's recipe by default.
+        device: Where the model runs: cpu, cuda, cuda:1 ...
     """
 
     task: str = "tworoom"
@@ -38,6 +39,7 @@ class PlayConfig:
     port: int = 8765
     control_hz: float = 20.0
     horizon: int | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         if not 0 < self.port < 65536 or not 0 < self.control_hz < float("inf"):
@@ -66,6 +68,7 @@ class PlayConfig:
             self.checkpoint or Path("pretrained") / self.task,
             options,
             recommended if self.horizon is None else (self.horizon, self.horizon),
+            self.device,
         )
         print(f"open http://{self.host}:{self.port} in a browser; Ctrl-C ends it", flush=True)
         serve(shared, self.host, self.port, self.control_hz, self.allow_host)

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bilinear_wm.control.box import Action
 from bilinear_wm.control.horizon import LoopConfig
-from bilinear_wm.control.loop import Action, Delivery, Tick
+from bilinear_wm.control.loop import Delivery, Tick
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.control.realtime import RealTimeController
@@ -47,11 +48,12 @@ class SharedModel:
         checkpoint: Path,
         options: dict[str, dict[str, Any]],
         horizons: tuple[int, int],
+        device: str = "cpu",
     ) -> None:
         self.task, self.horizons, self._checkpoint = task, horizons, checkpoint
         self.canvas: Canvas = make_canvas(task)
         first, *others = PLANNERS_SHOWN
-        loaded = load_planner(task, checkpoint, first, options.get(first, {}))
+        loaded = load_planner(task, checkpoint, first, options.get(first, {}), device)
         self.model = loaded.model
         self.planners: dict[str, Planner] = {first: loaded.planner} | {
             name: PLANNERS[name](
@@ -79,8 +81,8 @@ class SharedModel:
             latents.append(z)
             targets.append(states)
             windows.append(torch.stack([z[:-1], z[1:]], dim=1))
-            blocks.append(self.model.to_model_actions(raw)[:, None])
-        z = torch.cat(latents).double()
+            blocks.append(self.model.to_model_actions(raw.to(z))[:, None])
+        z = torch.cat(latents).double().cpu()
         seen = camera.probe_targets(np.concatenate(targets))
         self._names = tuple(seen)
         ones = torch.ones(len(z), 1, dtype=z.dtype)
@@ -97,7 +99,7 @@ class SharedModel:
 
     def path(self, z: Tensor) -> list[list[float]]:
         """Where latents are in the picture."""
-        inputs = torch.cat([z.double(), torch.ones(len(z), 1, dtype=torch.double)], dim=1)
+        inputs = torch.cat([z.double().cpu(), torch.ones(len(z), 1, dtype=torch.double)], dim=1)
         values = (inputs @ self._probe).numpy()
         seen = {name: values[:, i] for i, name in enumerate(self._names)}
         return [[float(x), float(y)] for x, y in self.canvas.points(seen)]

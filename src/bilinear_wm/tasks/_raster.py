@@ -15,6 +15,8 @@ HALF = np.float32(0.5)
 ONE = np.float32(1)
 ZERO = np.float32(0)
 NOTHING = np.float32(-1e30)
+CLOSE = np.float32(1e-3)  # what may be between a point and itself in the shadow map ...
+STEEP = np.float32(20)  # ... and slopes, which add to that
 
 
 @compiled
@@ -117,14 +119,14 @@ def aim(lamp: Any, points: Any, out: Any) -> None:
 
 
 @compiled
-def cast(solid: Any, points: Any, window: Any, near: Any) -> None:
+def cast(solid: Any, points: Any, lamp: Any, window: Any, near: Any) -> None:
     """The shadow map over the solid's own extent; `window` gets its corner and its scale."""
     low0 = low1 = np.float32(1e30)
     high0 = high1 = np.float32(-1e30)
     for i in range(len(points)):
         low0, high0 = min(low0, points[i, 6]), max(high0, points[i, 6])
         low1, high1 = min(low1, points[i, 7]), max(high1, points[i, 7])
-    scale = np.float32(near.shape[0]) / max(high0 - low0, high1 - low1)
+    scale = min(np.float32(near.shape[0]) / max(high0 - low0, high1 - low1), lamp.finest)
     window[0], window[1], window[2] = low0, low1, scale
     near[:] = np.float32(-1e30)
     faces = solid.faces
@@ -134,70 +136,18 @@ def cast(solid: Any, points: Any, window: Any, near: Any) -> None:
         x1, y1 = (points[b, 6] - low0) * scale, (points[b, 7] - low1) * scale
         x2, y2 = (points[c, 6] - low0) * scale, (points[c, 7] - low1) * scale
         area = (x1 - x0) * (y2 - y0) - (x2 - x0) * (y1 - y0)
-        if abs(area) > np.float32(1e-6):
+        if area > np.float32(1e-6):
             cover(near, x0, y0, points[a, 8], x1, y1, points[b, 8], x2, y2, points[c, 8],
                   ONE / area)  # fmt: skip
 
 
 @compiled
-def lit(lamp: Any, window: Any, near: Any, u: Any, v: Any, k: Any, bias: Any) -> bool:
+def lit(shadow: Any, left: Any, top: Any, scale: Any, reach: Any, u: Any, v: Any, k: Any) -> bool:
     """Whether nothing stands between the lamp and this point."""
-    column, row = int((u - window[0]) * window[2]), int((v - window[1]) * window[2])
-    if u < window[0] or v < window[1] or row >= near.shape[0] or column >= near.shape[1]:
+    column, row = int(np.floor((u - left) * scale)), int(np.floor((v - top) * scale))
+    if min(row, column) < 0 or row >= shadow.shape[0] or column >= shadow.shape[1]:
         return True
-    if max(abs(u), abs(v)) > lamp.reach:
-        return True
-    return k + bias >= near[row, column]
-
-
-@compiled
-def illuminate(
-    lights: Any, view: Any, solid: Any, g: int, x: Any, y: Any, z: Any, nx: Any, ny: Any, nz: Any,
-    corners: Any, at: int,
-) -> None:  # fmt: skip
-    """The colour of a corner: without (first three) and only by the lamp with a shadow."""
-    colour, gloss, exponent = solid.colour, solid.gloss[g, 0], solid.gloss[g, 1]
-    for c in range(3):
-        corners[at, c] = solid.gloss[g, 2] * colour[g, c]
-        corners[at, 3 + c] = ZERO
-    vx, vy, vz = view.eye[0] - x, view.eye[1] - y, view.eye[2] - z
-    over = ONE / np.sqrt(vx * vx + vy * vy + vz * vz)
-    vx, vy, vz = vx * over, vy * over, vz * over
-    for i in range(len(lights.parallel)):
-        strength = ONE
-        dx, dy, dz = lights.dir[i, 0], lights.dir[i, 1], lights.dir[i, 2]
-        if lights.parallel[i]:
-            lx, ly, lz = -dx, -dy, -dz
-        else:
-            lx, ly, lz = lights.pos[i, 0] - x, lights.pos[i, 1] - y, lights.pos[i, 2] - z
-            far = np.sqrt(lx * lx + ly * ly + lz * lz)
-            lx, ly, lz = lx / far, ly / far, lz / far
-            fade = lights.attenuation
-            strength = ONE / (fade[i, 0] + far * (fade[i, 1] + far * fade[i, 2]))
-            if lights.cone[i] > -ONE:
-                along = -(lx * dx + ly * dy + lz * dz)
-                strength = (
-                    strength * along ** lights.exponent[i] if along >= lights.cone[i] else ZERO
-                )
-        facing = nx * lx + ny * ly + nz * lz
-        shine = ZERO
-        if (
-            facing > ZERO
-            and lights.specular[i, 0] + lights.specular[i, 1] + lights.specular[i, 2] > ZERO
-        ):
-            hx, hy, hz = lx + vx, ly + vy, lz + vz
-            mirrored = (nx * hx + ny * hy + nz * hz) / np.sqrt(hx * hx + hy * hy + hz * hz)
-            if mirrored > np.float32(0.5):
-                shine = gloss * mirrored**exponent
-        facing = max(facing, ZERO)
-        first = 3 if lights.shadow[i] else 0
-        for c in range(3):
-            corners[at, first + c] += strength * (
-                colour[g, c] * (lights.ambient[i, c] + facing * lights.diffuse[i, c])
-                + shine * lights.specular[i, c]
-            )
-    for c in range(6):
-        corners[at, c] = min(max(corners[at, c], ZERO), ONE)
+    return max(abs(u), abs(v)) > reach or k >= shadow[row, column]
 
 
 @compiled
@@ -221,96 +171,148 @@ def rasterise(solid: Any, points: Any, view: Any, near: Any, ids: Any) -> None:
 
 
 @compiled
-def draw(
-    solid: Any, pos: Any, mat: Any, view: Any, lamp: Any, lights: Any, scenery: Any, space: Any,
-    bias: Any, out: Any,
-) -> None:  # fmt: skip
-    """The picture."""
-    points, window, near, ids = space.points, space.window, space.near, space.ids
-    place(solid, pos, mat, view, lamp, points)
-    cast(solid, points, window, space.shadow)
-    near[:] = scenery.near
-    ids[:] = -1
-    rasterise(solid, points, view, near, ids)
-    space.known[:] = False
-    size, texel = out.shape[0], ONE / window[2]
-    colour = space.colour
-    total = np.empty(3, np.int64)
-    for row in range(size):
-        for column in range(size):
-            total[:] = 0
-            before = -2
-            for s in range(len(view.samples)):
-                face = ids[s, row, column]
-                if face != before:
-                    if face < 0:
-                        at, where = row * size + column, scenery.light
-                        bright = int(lit(lamp, window, space.shadow, where[at, 0], where[at, 1],
-                                         where[at, 2], bias[0]))  # fmt: skip
-                        for c in range(3):
-                            colour[c] = scenery.colour[bright, row, column, c]
-                    else:
-                        shade(solid, mat, view, lamp, lights, space, face, row, column,
-                              texel, bias, colour)  # fmt: skip
-                    before = face
-                for c in range(3):
-                    total[c] += colour[c]
-            for c in range(3):
-                out[row, column, c] = (total[c] + 2) // 4
+def illuminate(
+    solid: Any, mat: Any, view: Any, lights: Any, points: Any, seen: Any, corners: Any
+) -> None:
+    """The colours of the seen faces' corners: without the lamp, and from it alone."""
+    faces, normals, geoms = solid.faces, solid.normals, solid.face_geom
+    colour, gloss, eye = solid.colour, solid.gloss, view.eye
+    parallel, shadow, position, direction = lights.parallel, lights.shadow, lights.pos, lights.dir
+    ambient, diffuse, specular, fade = (
+        lights.ambient, lights.diffuse, lights.specular, lights.attenuation
+    )  # fmt: skip
+    cone, exponent = lights.cone, lights.exponent
+    for face in range(len(faces)):
+        if not seen[face]:
+            continue
+        g = geoms[face]
+        for corner in range(3):
+            i, at = faces[face, corner], 3 * face + corner
+            a, b, c = normals[face, corner, 0], normals[face, corner, 1], normals[face, corner, 2]
+            nx = mat[g, 0, 0] * a + mat[g, 0, 1] * b + mat[g, 0, 2] * c
+            ny = mat[g, 1, 0] * a + mat[g, 1, 1] * b + mat[g, 1, 2] * c
+            nz = mat[g, 2, 0] * a + mat[g, 2, 1] * b + mat[g, 2, 2] * c
+            x, y, z = points[i, 0], points[i, 1], points[i, 2]
+            vx, vy, vz = eye[0] - x, eye[1] - y, eye[2] - z
+            over = ONE / np.sqrt(vx * vx + vy * vy + vz * vz)
+            vx, vy, vz = vx * over, vy * over, vz * over
+            for channel in range(3):
+                corners[at, channel] = gloss[g, 2] * colour[g, channel]
+                corners[at, 3 + channel] = ZERO
+            for light in range(len(parallel)):
+                strength = ONE
+                dx, dy, dz = direction[light, 0], direction[light, 1], direction[light, 2]
+                lx, ly, lz = -dx, -dy, -dz
+                if not parallel[light]:
+                    lx, ly = position[light, 0] - x, position[light, 1] - y
+                    lz = position[light, 2] - z
+                    far = np.sqrt(lx * lx + ly * ly + lz * lz)
+                    lx, ly, lz = lx / far, ly / far, lz / far
+                    strength /= fade[light, 0] + far * (fade[light, 1] + far * fade[light, 2])
+                    if cone[light] > -ONE:
+                        along = -(lx * dx + ly * dy + lz * dz)
+                        if along < cone[light]:
+                            continue
+                        strength *= along ** exponent[light]
+                facing = max(nx * lx + ny * ly + nz * lz, ZERO)
+                shine = ZERO
+                if facing > ZERO and max(specular[light, 0], specular[light, 1]) > ZERO:
+                    hx, hy, hz = lx + vx, ly + vy, lz + vz
+                    mirrored = nx * hx + ny * hy + nz * hz
+                    if mirrored > ZERO:
+                        mirrored /= np.sqrt(hx * hx + hy * hy + hz * hz)
+                        shine = gloss[g, 0] * mirrored ** gloss[g, 1]
+                first = 3 if shadow[light] else 0
+                for channel in range(3):
+                    corners[at, first + channel] += strength * (
+                        colour[g, channel]
+                        * (ambient[light, channel] + facing * diffuse[light, channel])
+                        + shine * specular[light, channel]
+                    )
+            for channel in range(6):
+                corners[at, channel] = min(max(corners[at, channel], ZERO), ONE)
 
 
 @compiled
-def shade(
-    solid: Any, mat: Any, view: Any, lamp: Any, lights: Any, space: Any, face: int, row: int,
-    column: int, texel: Any, bias: Any, colour: Any,
+def draw(
+    solid: Any, pos: Any, mat: Any, view: Any, lamp: Any, lights: Any, scenery: Any, space: Any,
+    out: Any,
 ) -> None:  # fmt: skip
-    """The colour (0 to 255) of a face at the middle of a pixel."""
-    points, corners, normals, g = space.points, space.corners, solid.normals, solid.face_geom[face]
-    a, b, c = solid.faces[face, 0], solid.faces[face, 1], solid.faces[face, 2]
-    first = 3 * face
-    if not space.known[face]:
-        space.known[face] = True
-        for corner in range(3):
-            nx, ny, nz = (
-                normals[face, corner, 0],
-                normals[face, corner, 1],
-                normals[face, corner, 2],
-            )
-            i = solid.faces[face, corner]
-            illuminate(lights, view, solid, g, points[i, 0], points[i, 1], points[i, 2],
-                       mat[g, 0, 0] * nx + mat[g, 0, 1] * ny + mat[g, 0, 2] * nz,
-                       mat[g, 1, 0] * nx + mat[g, 1, 1] * ny + mat[g, 1, 2] * nz,
-                       mat[g, 2, 0] * nx + mat[g, 2, 1] * ny + mat[g, 2, 2] * nz,
-                       corners, first + corner)  # fmt: skip
-    x, y = np.float32(column) + HALF, np.float32(row) + HALF
-    x0, y0, x1, y1 = points[a, 3] - x, points[a, 4] - y, points[b, 3] - x, points[b, 4] - y
-    x2, y2 = points[c, 3] - x, points[c, 4] - y
-    u, v, w = x1 * y2 - x2 * y1, x2 * y0 - x0 * y2, x0 * y1 - x1 * y0
-    u, v, w = u * points[a, 5], v * points[b, 5], w * points[c, 5]
-    over = ONE / (u + v + w)
-    u, v, w = u * over, v * over, w * over
-    bright = False
-    most = ZERO
-    for corner in range(first, first + 3):
-        most = max(most, corners[corner, 3], corners[corner, 4], corners[corner, 5])
-    if most > ZERO:
-        # How much nearer to the lamp the face may be in the map's texel than at this point.
-        u0, v0, k0 = points[a, 6], points[a, 7], points[a, 8]
-        u1, v1, k1 = points[b, 6], points[b, 7], points[b, 8]
-        u2, v2, k2 = points[c, 6], points[c, 7], points[c, 8]
-        area = abs((u1 - u0) * (v2 - v0) - (u2 - u0) * (v1 - v0))
-        rise = abs((k1 - k0) * (v2 - v0) - (k2 - k0) * (v1 - v0))
-        rise += abs((u1 - u0) * (k2 - k0) - (u2 - u0) * (k1 - k0))
-        slope = min(rise / max(area, np.float32(1e-12)), bias[2])
-        bright = lit(lamp, space.window, space.shadow, u * u0 + v * u1 + w * u2,
-                     u * v0 + v * v1 + w * v2, u * k0 + v * k1 + w * k2,
-                     bias[0] + bias[1] * slope * texel)  # fmt: skip
-    for i in range(3):
-        value = u * corners[first, i] + v * corners[first + 1, i] + w * corners[first + 2, i]
-        total = int(min(max(value, ZERO), ONE) * np.float32(255) + HALF)
-        if bright:
-            i += 3
-            value = u * corners[first, i] + v * corners[first + 1, i] + w * corners[first + 2, i]
-            total += int(min(max(value, ZERO), ONE) * np.float32(255) + HALF)
-            i -= 3
-        colour[i] = min(total, 255)
+    """The picture."""
+    points, near, ids, seen = space.points, space.near, space.ids, space.seen
+    place(solid, pos, mat, view, lamp, points)
+    cast(solid, points, lamp, space.window, space.shadow)
+    near[:] = scenery.near
+    ids[:] = -1
+    rasterise(solid, points, view, near, ids)
+    seen[:] = False
+    flat = ids.ravel()
+    for i in range(len(flat)):
+        if flat[i] >= 0:
+            seen[flat[i]] = True
+    illuminate(solid, mat, view, lights, points, seen, space.corners)
+    resolve(solid, lamp, scenery, space, out)
+
+
+@compiled
+def resolve(solid: Any, lamp: Any, scenery: Any, space: Any, out: Any) -> None:
+    """Pixels from the faces of their samples, each with its colour in the middle of the pixel."""
+    faces, points, ids, corners = solid.faces, space.points, space.ids, space.corners
+    background, where, shadow, reach = scenery.colour, scenery.light, space.shadow, lamp.reach
+    left, top, scale = space.window[0], space.window[1], space.window[2]
+    size, samples = out.shape[0], ids.shape[0]
+    for row in range(size):
+        for column in range(size):
+            red = green = blue = 0  # of all samples
+            r = g = b = 0  # of the last face
+            before = -2
+            for s in range(samples):
+                face = ids[s, row, column]
+                if face != before and face < 0:
+                    at = row * size + column
+                    bright = int(lit(shadow, left, top, scale, reach, where[at, 0], where[at, 1],
+                                     where[at, 2] + CLOSE))  # fmt: skip
+                    r = int(background[bright, row, column, 0])
+                    g = int(background[bright, row, column, 1])
+                    b = int(background[bright, row, column, 2])
+                elif face != before:
+                    i0, i1, i2, c = faces[face, 0], faces[face, 1], faces[face, 2], 3 * face
+                    x, y = np.float32(column) + HALF, np.float32(row) + HALF
+                    x0, y0 = points[i0, 3] - x, points[i0, 4] - y
+                    x1, y1 = points[i1, 3] - x, points[i1, 4] - y
+                    x2, y2 = points[i2, 3] - x, points[i2, 4] - y
+                    u = (x1 * y2 - x2 * y1) * points[i0, 5]
+                    v = (x2 * y0 - x0 * y2) * points[i1, 5]
+                    w = (x0 * y1 - x1 * y0) * points[i2, 5]
+                    over = ONE / (u + v + w)
+                    u, v, w = u * over, v * over, w * over
+                    r = byte(u * corners[c, 0] + v * corners[c + 1, 0] + w * corners[c + 2, 0])
+                    g = byte(u * corners[c, 1] + v * corners[c + 1, 1] + w * corners[c + 2, 1])
+                    b = byte(u * corners[c, 2] + v * corners[c + 1, 2] + w * corners[c + 2, 2])
+                    p = byte(u * corners[c, 3] + v * corners[c + 1, 3] + w * corners[c + 2, 3])
+                    q = byte(u * corners[c, 4] + v * corners[c + 1, 4] + w * corners[c + 2, 4])
+                    o = byte(u * corners[c, 5] + v * corners[c + 1, 5] + w * corners[c + 2, 5])
+                    if p + q + o > 0:
+                        u0, v0, k0 = points[i0, 6], points[i0, 7], points[i0, 8]
+                        u1, v1, k1 = points[i1, 6] - u0, points[i1, 7] - v0, points[i1, 8] - k0
+                        u2, v2, k2 = points[i2, 6] - u0, points[i2, 7] - v0, points[i2, 8] - k0
+                        # How much nearer to the lamp the face may be in the texel than here.
+                        slope = abs(k1 * v2 - k2 * v1) + abs(u1 * k2 - u2 * k1)
+                        slope /= max(abs(u1 * v2 - u2 * v1), np.float32(1e-12))
+                        bias = CLOSE + min(slope, STEEP) / scale
+                        if lit(shadow, left, top, scale, reach, u0 + v * u1 + w * u2,
+                               v0 + v * v1 + w * v2, k0 + v * k1 + w * k2 + bias):  # fmt: skip
+                            r, g, b = min(r + p, 255), min(g + q, 255), min(b + o, 255)
+                before = face
+                red += r
+                green += g
+                blue += b
+            out[row, column, 0] = (red + samples // 2) // samples
+            out[row, column, 1] = (green + samples // 2) // samples
+            out[row, column, 2] = (blue + samples // 2) // samples
+
+
+@compiled
+def byte(value: Any) -> int:
+    """A part of one as a part of 255."""
+    return int(min(max(value, ZERO), ONE) * np.float32(255) + HALF)

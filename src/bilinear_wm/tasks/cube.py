@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,7 +43,7 @@ NEAR, NEAR_SHARE, FAR_SHARE = 0.08, 0.7, 0.4
 """Metres from the cube within which mishaps are more frequent, and how frequent they are."""
 MISHAPS = (0.3, 0.3, 0.25, 0.15)
 """Shares of the kinds of mishaps: replaced, pushed, fingers, turned."""
-FAST_PITCH = 0.3  # times the width of a pixel, of which the table spans about a metre
+FAST_PITCH = 0.031  # 4 mm at 64 px, where a pixel shows 16 mm; larger pictures forgive more
 
 
 class _Simulator(CubeEnv):  # type: ignore[misc]
@@ -97,7 +98,7 @@ class Cube(Task):
             "front_pixels",
             self.image_size,
             self.render_quality,
-            fast_pitch=FAST_PITCH / self.image_size,
+            fast_pitch=FAST_PITCH / math.sqrt(self.image_size),
         )
 
     @property

@@ -8,6 +8,8 @@ casts shadows and without. A picture then is made of
 - the nearest face of each of four samples a pixel, where MuJoCo's OpenGL has them;
 - colours at the middle of each pixel: of a face, interpolated from its corners, which are lit as
   OpenGL's fixed pipeline lights them; elsewhere one of the two pictures of the floor.
+
+Left out is what a floor reflects of the solids.
 """
 
 from __future__ import annotations
@@ -25,10 +27,8 @@ from bilinear_wm.tasks.solid import F32, F64, I32, PLANE, Solid, make_solid, rgb
 
 SAMPLES = np.array([[0.375, 0.875], [0.875, 0.625], [0.125, 0.375], [0.625, 0.125]], np.float32)
 """Of Mesa's software OpenGL: column and row in a pixel."""
-SHADOW_MAP = 256
-BIAS = np.array([1e-3, 1.0, 20.0], np.float32)
-"""A face may be nearer to the light than its point: by this, and by this many texels of its slope,
-which is at most the third."""
+SHADOW_TEXELS = 4
+"""Of the shadow map, for each pixel's width."""
 FAR = 1e6
 KNOWN = tuple(
     getattr(mujoco.mjtGeom, f"mjGEOM_{name}")
@@ -53,6 +53,7 @@ class Lamp(NamedTuple):
     axes: F32
     parallel: bool
     reach: np.float32  # MuJoCo's shadow map ends here
+    finest: np.float32  # texels a unit, at most
 
 
 class Lights(NamedTuple):
@@ -86,9 +87,8 @@ class Space(NamedTuple):
     shadow: F32  # the map
     near: F32  # (4, size, size)
     ids: I32  # (4, size, size): faces
-    known: NDArray[np.bool_]  # (f): whether its corners are lit
+    seen: NDArray[np.bool_]  # (f)
     corners: F32  # (3 f, 6): colours without the lamp, and from it alone
-    colour: I32  # (3)
 
 
 def beyond_raster(model: mujoco.MjModel, camera: str | int) -> str:
@@ -97,7 +97,7 @@ def beyond_raster(model: mujoco.MjModel, camera: str | int) -> str:
         return "models of this older MuJoCo"
     eye, geoms = model.cam(camera).id, shown(model)
     solids = [geom for geom in geoms if model.geom_type[geom] != PLANE]
-    materials = [material for material in model.geom_matid[geoms] if material >= 0]
+    materials = [material for material in model.geom_matid[solids] if material >= 0]
     lights = np.flatnonzero(model.light_active)
     still = model.body_weldid == 0
     checks = {
@@ -110,10 +110,8 @@ def beyond_raster(model: mujoco.MjModel, camera: str | int) -> str:
         "no solid": not solids,
         "other solids": not np.isin(model.geom_type[geoms], KNOWN).all(),
         "transparent solids": (rgba(model)[geoms, 3] < 1).any(),
-        "reflections": model.mat_reflectance[materials].any(),
-        "textures on solids": (
-            model.mat_texid[[m for m in model.geom_matid[solids] if m >= 0]] >= 0
-        ).any(),
+        "textures on solids": (model.mat_texid[materials] >= 0).any(),
+        "mirroring solids": model.mat_reflectance[materials].any(),
         "sites": (model.site_group < 3).any(),
         "tendons": (model.wrap_type != mujoco.mjtWrap.mjWRAP_JOINT).any(),
         "skins or flexes": model.nskin + model.nflex,
@@ -144,7 +142,7 @@ class Raster:
         self._solid = make_solid(model, pitch)
         self._view = _view(model, data, model.cam(camera).id, image_size)
         self._lights = _lights(model, data, self._view)
-        self._lamp = _lamp(model, data)
+        self._lamp = _lamp(model, data, self._view, self._solid)
         self._scenery = self._make_scenery(data, camera)
 
     def picture(self, qpos: NDArray[np.float64]) -> Pixels:
@@ -158,7 +156,7 @@ class Raster:
         pixels = np.empty((self._size, self._size, 3), np.uint8)
         self._compiled.draw(
             self._solid, pos, mat, self._view, self._lamp, self._lights, self._scenery, space,
-            BIAS, pixels,
+            pixels,
         )  # fmt: skip
         return pixels
 
@@ -245,7 +243,7 @@ def _lights(model: mujoco.MjModel, data: Any, view: View) -> Lights:
     )
 
 
-def _lamp(model: mujoco.MjModel, data: Any) -> Lamp:
+def _lamp(model: mujoco.MjModel, data: Any, view: View, solid: Solid) -> Lamp:
     light = int(np.flatnonzero(model.light_active * model.light_castshadow)[0])
     back = -data.light_xdir[light] / np.linalg.norm(data.light_xdir[light])
     side = np.cross(np.eye(3)[np.abs(back).argmin()], back)
@@ -258,7 +256,11 @@ def _lamp(model: mujoco.MjModel, data: Any) -> Lamp:
         angle = min(2 * model.light_cutoff[light] * model.vis.map.shadowscale, 160)
         reach = np.tan(np.deg2rad(angle) / 2)
     eye = data.light_xpos[light].astype(np.float32)
-    return Lamp(eye, axes, bool(parallel), np.float32(reach))
+    middle = data.geom_xpos[solid.geoms].mean(axis=0)
+    finest = SHADOW_TEXELS * view.focal / abs(view.axes[2] @ (middle - view.eye))
+    if not parallel:
+        finest *= abs(axes[2] @ (middle - eye))
+    return Lamp(eye, axes, bool(parallel), np.float32(reach), np.float32(finest))
 
 
 def _space(solid: Solid, size: int) -> Space:
@@ -266,10 +268,9 @@ def _space(solid: Solid, size: int) -> Space:
     return Space(
         np.empty((len(solid.vertices), 9), np.float32),
         np.empty(3, np.float32),
-        np.empty((SHADOW_MAP, SHADOW_MAP), np.float32),
+        np.empty((SHADOW_TEXELS * size, SHADOW_TEXELS * size), np.float32),
         np.empty((len(SAMPLES), size, size), np.float32),
         np.empty((len(SAMPLES), size, size), np.int32),
         np.empty(faces, np.bool_),
         np.empty((3 * faces, 6), np.float32),
-        np.empty(3, np.int32),
     )

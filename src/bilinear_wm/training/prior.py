@@ -21,12 +21,13 @@ from bilinear_wm.analysis.latents import episodes_for, fingerprint
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.models.prior import BLOCKS
+from bilinear_wm.models.device import find_device
+from bilinear_wm.models.prior import BLOCKS, FARTHEST
 from bilinear_wm.signals import Held, held
 from bilinear_wm.stage import Outcome, at_least
 from bilinear_wm.training import run_folder
 from bilinear_wm.training.loop import TrainingLoop, run_facts, warm_cosine
-from bilinear_wm.training.recorded import recorded
+from bilinear_wm.training.recorded import Recorded, recorded
 
 WARMUP = 0.05
 TOLD = 4000
@@ -45,13 +46,14 @@ class PriorConfig:
         steps: Optimizer steps.
         eval_every: Steps between diagnoses on held-out episodes.
         save_every: Steps between checkpoints.
+        device: Where the model runs: cpu, cuda, cuda:1 ...
         resume: Continue the run in `out`.
     """
 
     checkpoint: Path
     data: Path
     out: Path
-    hidden: int = 384
+    hidden: int = 300
     steps: int = 6000
     batch_size: int = 512
     learning_rate: float = 1.5e-3
@@ -59,6 +61,7 @@ class PriorConfig:
     seed: int = 0
     eval_every: int = 1000
     save_every: int = 1000
+    device: str = "cpu"
     resume: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +73,7 @@ class PriorConfig:
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share with the run it continues."""
         values = asdict(self)
-        for name in ("checkpoint", "data", "out", "eval_every", "save_every", "resume"):
+        for name in ("checkpoint", "data", "out", "eval_every", "save_every", "device", "resume"):
             del values[name]
         return values
 
@@ -78,8 +81,8 @@ class PriorConfig:
         """`train_prior`, in words."""
         numbers = train_prior(self)
         return Outcome(
-            f"{self.out}: held-out actions are told with {numbers['prior_error']:.3f} of their "
-            f"variance left; load it with bwm.load_model({str(self.out)!r})",
+            f"{self.out}: held-out actions are told with {numbers[f'prior_error_{BLOCKS}']:.3f} "
+            f"of their variance left; load it with bwm.load_model({str(self.out)!r})",
             dict(numbers),
         )
 
@@ -91,11 +94,44 @@ def train_prior(config: PriorConfig, progress: bool = True) -> dict[str, float]:
         TrainingInterrupted: On SIGINT or SIGTERM, with everything saved.
     """
     torch.set_flush_denormal(True)
+    find_device(config.device)  # before anything is made
     with (
         run_folder.locked(config.out, config.resume),
         held(twice_is_enough=True) as signals,
     ):
         return _Run(config, signals, progress).run()
+
+
+class _Hindsight:
+    """Ways of any length through recorded latents.
+
+    Args:
+        seen: A split in windows of one block.
+    """
+
+    def __init__(self, seen: Recorded) -> None:
+        self.seen = seen
+        first, second = seen.windows.T
+        self._block = int(second[0] - first[0])
+        """Frames from one block to the next."""
+        everywhere = len(seen.frames) + FARTHEST * self._block + 1
+        self._row = first.new_full((everywhere,), -1)
+        self._row[first] = torch.arange(len(first), device=first.device)
+        self.left = torch.zeros_like(first)
+        """Blocks from each window's beginning to the end of its episode, as far as it matters."""
+        going = torch.ones_like(first, dtype=torch.bool)
+        for ahead in range(FARTHEST):
+            going &= self._row[first + ahead * self._block] >= 0
+            self.left += going
+
+    def ways(
+        self, rows: Int[Tensor, " batch"], blocks: Int[Tensor, " batch"]
+    ) -> tuple[Float[Tensor, "batch d"], Float[Tensor, "batch d"], Float[Tensor, "batch blocks m"]]:
+        """Where ways of these lengths begin and end, and how they begin; what follows is not."""
+        first = self.seen.windows[rows, 0]
+        told = self._row[first[:, None] + self._block * torch.arange(BLOCKS, device=first.device)]
+        frames = self.seen.frames
+        return frames[first], frames[first + blocks * self._block], self.seen.actions[told, 0]
 
 
 class _Run(TrainingLoop):
@@ -104,7 +140,7 @@ class _Run(TrainingLoop):
     def __init__(self, config: PriorConfig, signals: Held, progress: bool) -> None:
         super().__init__(config, signals, progress)
         self.config = config
-        given = load_model(config.checkpoint)
+        given = load_model(config.checkpoint, config.device)
         if given.config.prior_hidden:
             raise InputError(f"checkpoint {config.checkpoint}: has a prior already")
         train, held_out = (
@@ -117,11 +153,12 @@ class _Run(TrainingLoop):
         torch.manual_seed(config.seed)
         self.model: WorldModel = type(given)(replace(given.config, prior_hidden=config.hidden))
         self.model.load_state_dict(given.state_dict(), strict=False)  # all but the prior
-        self.model.eval().requires_grad_(False)
-        self._train = recorded(self.model, train, BLOCKS, progress)
-        self._held_out = recorded(self.model, held_out, BLOCKS, progress)
+        self.model.eval().requires_grad_(False).to(given.device)
+        self._train, self._held_out = (
+            _Hindsight(recorded(self.model, part, 1, progress)) for part in (train, held_out)
+        )
         self._prior = self.model.prior.requires_grad_(True)
-        self._prior.prepare(self._train.frames)
+        self._prior.prepare(self._train.seen.frames)
         self._optimizer = torch.optim.AdamW(
             self._prior.layers.parameters(),
             lr=config.learning_rate,
@@ -133,11 +170,13 @@ class _Run(TrainingLoop):
     def one_step(self) -> dict[str, float]:
         config = self.config
         torch.manual_seed(config.seed + 1_000_003 * self.step)
-        z, actions = self._train.batch(torch.randint(len(self._train), (config.batch_size,)))
-        blocks = torch.randint(1, BLOCKS + 1, (len(z),))
+        device = self.model.device
+        rows = torch.randint(len(self._train.seen), (config.batch_size,)).to(device)
+        left = self._train.left[rows]
+        blocks = 1 + (torch.rand(len(rows)).to(device) * left).long().clamp(max=left - 1)
         for group in self._optimizer.param_groups:
             group["lr"] = config.learning_rate * warm_cosine(self.step / config.steps, WARMUP)
-        loss = self._error(z, actions, blocks).mean()
+        loss = self._error(self._train, rows, blocks).mean()
         if not torch.isfinite(loss):
             raise InputError(
                 f"{config.out}: the loss is {float(loss.detach())} at step {self.step}; the "
@@ -149,27 +188,28 @@ class _Run(TrainingLoop):
         return {"prior": float(loss.detach())}
 
     def _error(
-        self,
-        z: Float[Tensor, "batch frames d"],
-        actions: Float[Tensor, "batch blocks m"],
-        blocks: Int[Tensor, " batch"],
+        self, data: _Hindsight, rows: Int[Tensor, " batch"], blocks: Int[Tensor, " batch"]
     ) -> Float[Tensor, " told"]:
         """Squared error of each block that lies before its goal."""
-        goal = z[torch.arange(len(z)), blocks]
-        missed = (self._prior(z[:, 0], goal, blocks) - actions).square().mean(-1)
-        return missed[torch.arange(BLOCKS) < blocks[:, None]]
+        z, goal, actions = data.ways(rows, blocks)
+        missed = (self._prior(z, goal, blocks) - actions).square().mean(-1)
+        return missed[torch.arange(BLOCKS, device=missed.device) < blocks[:, None]]
 
     @torch.no_grad()
     def diagnose(self) -> dict[str, float]:
-        """Errors in units of the actions' variance, which is one."""
-        z, actions = self._held_out.spaced(TOLD)
-        near, far = (self._error(z, actions, torch.full((len(z),), n)) for n in (1, BLOCKS))
-        return {"prior_error": float(far.mean()), "prior_error_1": float(near.mean())}
+        """Errors in units of the actions' variance, which is one, for goals near and less near."""
+        found = {}
+        for blocks in (1, BLOCKS):
+            rows = (self._held_out.left >= blocks).nonzero().squeeze(-1)
+            rows = rows[:: max(len(rows) // TOLD, 1)]
+            error = self._error(self._held_out, rows, torch.full_like(rows, blocks))
+            found[f"prior_error_{blocks}"] = float(error.mean())
+        return found
 
     def describe(self, row: dict[str, Any]) -> str:
         return (
-            f"step {row['step']}: actions told with {row['prior_error']:.3f} of their variance "
-            f"left over {BLOCKS} blocks, {row['prior_error_1']:.3f} over one"
+            f"step {row['step']}: actions told with {row[f'prior_error_{BLOCKS}']:.3f} of their "
+            f"variance left over {BLOCKS} blocks, {row['prior_error_1']:.3f} over one"
         )
 
     def finished_model(self) -> WorldModel:

@@ -33,7 +33,8 @@ class Recorded:
 
     def spaced(self, count: int) -> tuple[Tensor, Tensor]:
         """Those of windows from all over the split."""
-        return self.batch(torch.linspace(0, len(self) - 1, min(count, len(self))).long())
+        rows = torch.linspace(0, len(self) - 1, min(count, len(self))).long()
+        return self.batch(rows.to(self.windows.device))
 
 
 @torch.no_grad()
@@ -51,6 +52,6 @@ def recorded(model: WorldModel, data: EpisodeDataset, num_blocks: int, progress:
     everything = range(len(windows))
     return Recorded(
         torch.cat(parts),
-        torch.from_numpy(windows.frames_of(everything)),
-        torch.from_numpy(windows.actions_of(everything)),
+        torch.from_numpy(windows.frames_of(everything)).to(model.device),
+        torch.from_numpy(windows.actions_of(everything)).to(model.device),
     )

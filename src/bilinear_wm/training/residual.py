@@ -18,7 +18,6 @@ It is resumable to the bit, like training.
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,14 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.models import checkpoint, load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.bilinear import BilinearWorldModel
+from bilinear_wm.models.device import find_device
 from bilinear_wm.signals import Held, held
-from bilinear_wm.stage import Outcome, at_least
 from bilinear_wm.training import run_folder
+from bilinear_wm.training.config import ResidualConfig
 from bilinear_wm.training.loop import TrainingLoop, run_facts, warm_cosine
 from bilinear_wm.training.recorded import CHUNK, recorded
 
+__all__ = ["ResidualConfig", "coordinate_weights", "train_residual"]
 CLIP_NORM = 1.0
 WARMUP = 0.05
 WEIGHED = 4000
@@ -50,73 +51,6 @@ MUTED = 0.1
 LARGEST_WEIGHT = 2.0
 
 
-@dataclass(frozen=True)
-class ResidualConfig:
-    """A residual training run.
-
-    Attributes:
-        checkpoint: The trained bilinear model.
-        data: The episodes it was trained on.
-        out: The training folder.
-        hidden: Width of the residual network.
-        steps: Optimizer steps in all.
-        weigh_steps: Of them, those of the first phase; 0 to leave the latent's scale alone.
-        refit_steps: Those of the second.
-        num_blocks: Blocks that a rollout predicts.
-        eval_every: Steps between diagnoses on held-out episodes.
-        save_every: Steps between checkpoints.
-        resume: Continue the run in `out`.
-    """
-
-    checkpoint: Path
-    data: Path
-    out: Path
-    hidden: int = 256
-    steps: int = 12_000
-    weigh_steps: int = 1500
-    refit_steps: int = 1500
-    num_blocks: int = 2
-    batch_size: int = 256
-    learning_rate: float = 1.5e-3
-    weight_decay: float = 1e-4
-    seed: int = 0
-    eval_every: int = 2000
-    save_every: int = 1000
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "hidden", "num_blocks", "batch_size", "eval_every", "save_every")
-        at_least(self, 0, "weigh_steps", "refit_steps", "seed")
-        if self.weigh_steps and not self.refit_steps:
-            raise InputError(
-                "refit_steps: expected at least 1 with `weigh_steps`, because the dynamics must "
-                "follow the new scale, found 0"
-            )
-        if self.steps <= self.weigh_steps + self.refit_steps:
-            raise InputError(
-                f"steps: expected more than `weigh_steps` {self.weigh_steps} and `refit_steps` "
-                f"{self.refit_steps} together, found {self.steps}"
-            )
-        if not self.learning_rate > 0:
-            raise InputError(f"learning_rate: expected more than 0, found {self.learning_rate}")
-
-    def identity(self) -> dict[str, Any]:
-        """What a resumed run must share with the run it continues."""
-        values = asdict(self)
-        for name in ("checkpoint", "data", "out", "eval_every", "save_every", "resume"):
-            del values[name]
-        return values
-
-    def run(self) -> Outcome:
-        """`train_residual`, in words."""
-        numbers = train_residual(self)
-        return Outcome(
-            f"{self.out}: held-out one-block error {numbers['open_loop_1']:.4f} of what a block "
-            f"moves; load it with bwm.load_model({str(self.out)!r})",
-            dict(numbers),
-        )
-
-
 def train_residual(config: ResidualConfig, progress: bool = True) -> dict[str, float]:
     """Train until `config.steps`; returns the last diagnosis.
 
@@ -124,11 +58,14 @@ def train_residual(config: ResidualConfig, progress: bool = True) -> dict[str, f
         TrainingInterrupted: On SIGINT or SIGTERM, with everything saved.
     """
     torch.set_flush_denormal(True)
+    find_device(config.device)  # before anything is made
     with (
         run_folder.locked(config.out, config.resume),
         held(twice_is_enough=True) as signals,
     ):
-        return _Run(config, signals, progress).run()
+        with signals.raising():
+            run = _Run(config, signals, progress)
+        return run.run()
 
 
 class _Run(TrainingLoop):
@@ -137,7 +74,7 @@ class _Run(TrainingLoop):
     def __init__(self, config: ResidualConfig, signals: Held, progress: bool) -> None:
         super().__init__(config, signals, progress)
         self.config = config
-        frozen = load_model(config.checkpoint)
+        frozen = load_model(config.checkpoint, config.device)
         if not isinstance(frozen, BilinearWorldModel):
             raise checkpoint.wrong_kind(config.checkpoint, "bilinear", frozen.kind)
         if frozen.config.residual_hidden:
@@ -154,7 +91,7 @@ class _Run(TrainingLoop):
             "trained": run_facts(config.checkpoint),
         }
         torch.manual_seed(config.seed)
-        self.model = frozen.with_residual(config.hidden).eval()
+        self.model = frozen.with_residual(config.hidden).to(frozen.device).eval()
         self._recorded = recorded(self.model, self._train_data, config.num_blocks, progress)
         self._held_out = recorded(self.model, self._held_out_data, config.num_blocks, progress)
         self._begin()
@@ -209,7 +146,7 @@ class _Run(TrainingLoop):
             self._begin()
         torch.manual_seed(self.config.seed + 1_000_003 * self.step)
         z, actions = self._recorded.batch(
-            torch.randint(len(self._recorded), (self.config.batch_size,))
+            torch.randint(len(self._recorded), (self.config.batch_size,)).to(self.model.device)
         )
         for group in self._optimizer.param_groups:
             group["lr"] = self.config.learning_rate * warm_cosine(

@@ -1,6 +1,7 @@
 """A training folder: one run at a time, and nothing that a kill can break.
 
 checkpoint-STEP/   whole checkpoints; `latest` names the newest
+interrupted/       the state of a run that Ctrl-C stopped since then, to continue from
 metrics.jsonl      a row per diagnosis
 .lock              held while a run is going on
 """
@@ -40,7 +41,7 @@ def locked(out: Path, resume: bool) -> Iterator[None]:
             stack.enter_context(owning)
         except OSError as error:
             raise InputError(f"out {out}: cannot be written ({error.strerror})") from error
-        for leftover in out.glob(".checkpoint-*"):
+        for leftover in (*out.glob(".checkpoint-*"), *out.glob(".interrupted.*")):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
 

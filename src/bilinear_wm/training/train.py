@@ -12,105 +12,36 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from numpy.typing import NDArray
 
 from bilinear_wm.analysis.diagnose import describe, diagnose
 from bilinear_wm.analysis.latents import calibrate, fingerprint
 from bilinear_wm.data.guard import check_task
-from bilinear_wm.data.windows import FRAME_SKIP, Batch, EpisodeDataset
+from bilinear_wm.data.windows import FRAME_SKIP, EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.models.config import ModelConfig, Size
+from bilinear_wm.models.config import ModelConfig
+from bilinear_wm.models.device import find_device
+from bilinear_wm.models.encoders.frozen import FrozenEncoder, pretrained
 from bilinear_wm.observation import CAMERA, ObservationSpec
 from bilinear_wm.options import from_json, make_config
 from bilinear_wm.signals import Held, held
-from bilinear_wm.stage import JsonObject, Outcome, at_least
-from bilinear_wm.training import run_folder
+from bilinear_wm.training import loader, run_folder
+from bilinear_wm.training.config import TrainConfig
 from bilinear_wm.training.loop import TrainingInterrupted, TrainingLoop
 
 ADAM_BETAS = (0.9, 0.999)
 __all__ = ["TrainConfig", "TrainingInterrupted", "train"]
 PREPARATION = 2000
 """Pictures that a fresh model sees before training."""
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """A training run.
-
-    Attributes:
-        data: The episode file.
-        out: The training folder.
-        model: bilinear, lewm, smwm or one of your own.
-        size: The recipe: `compact` for CPUs, `paper` for GPUs.
-        options: Fields of the model's configuration.
-        steps: Optimizer steps.
-        batch_size: Windows a step, over all processes.
-        num_frames: Pictures a window.
-        learning_rate: Peak of a cosine schedule with a linear warm-up.
-        eval_every: Steps between diagnoses on held-out episodes.
-        save_every: Steps between checkpoints.
-        task: The task, where the file does not tell.
-        trackers: `tensorboard`, `wandb`, `trackio`: whatever accelerate knows.
-        resume: Continue the run in `out`.
-    """
-
-    data: Path
-    out: Path
-    model: str = "bilinear"
-    size: Size = "compact"
-    options: JsonObject = field(default_factory=dict)
-    steps: int = 4000
-    batch_size: int = 64
-    num_frames: int = 4
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-3
-    clip_norm: float = 1.0
-    warmup_share: float = 0.01
-    seed: int = 0
-    eval_every: int = 500
-    save_every: int = 250
-    task: str | None = None
-    trackers: tuple[str, ...] = ()
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "steps", "batch_size", "eval_every", "save_every")
-        if not self.learning_rate > 0:
-            raise InputError(f"learning_rate: expected more than 0, found {self.learning_rate}")
-        at_least(self, 0, "seed")
-
-    def identity(self) -> dict[str, Any]:
-        """What a resumed run must share with the run it continues."""
-        values = asdict(self)
-        for name in (
-            "data",
-            "out",
-            "eval_every",
-            "save_every",
-            "trackers",
-            "resume",
-            "task",
-            "size",
-        ):
-            del values[name]
-        return values
-
-    def run(self) -> Outcome:
-        """`train`, in words."""
-        numbers = train(self)
-        return Outcome(
-            f"{self.out}: trained for {self.steps} steps; load it with "
-            f"bwm.load_model({str(self.out)!r})",
-            dict(numbers),
-        )
 
 
 def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
@@ -120,17 +51,36 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
         TrainingInterrupted: On SIGINT or SIGTERM, with everything saved.
     """
     torch.set_flush_denormal(True)  # denormal activations make CPU training 2.4 times slower
-    accelerator = Accelerator(
-        mixed_precision="bf16" if torch.cuda.is_available() else "no",
-        log_with=list(config.trackers) or None,
-        project_dir=config.out,
-    )
+    accelerator = _accelerator(config)
     with contextlib.ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(run_folder.locked(config.out, config.resume))
         accelerator.wait_for_everyone()
+        stack.enter_context(loader.watched(config.data))
         signals = stack.enter_context(held(twice_is_enough=True))
-        return _Run(config, accelerator, signals, progress).run()
+        alone = accelerator.num_processes == 1
+        with signals.raising() if alone else contextlib.nullcontext():
+            run = _Run(config, accelerator, signals, progress)
+        return run.run()
+
+
+def _accelerator(config: TrainConfig) -> Accelerator:
+    wanted = None if config.device is None else find_device(config.device)
+    on_cpu = not torch.cuda.is_available() if wanted is None else wanted.type == "cpu"
+    if wanted is not None and wanted.index is not None and not on_cpu:
+        torch.accelerator.set_device_index(wanted.index)
+    accelerator = Accelerator(
+        cpu=wanted is not None and on_cpu,
+        mixed_precision="no" if on_cpu else "bf16",
+        log_with=list(config.trackers) or None,
+        project_dir=config.out,
+    )
+    if wanted is not None and accelerator.device.type != wanted.type:
+        raise InputError(
+            f"device: expected {accelerator.device.type}, which accelerate uses in this process, "
+            f"found {config.device!r}"
+        )
+    return accelerator
 
 
 class _Run(TrainingLoop):
@@ -139,6 +89,7 @@ class _Run(TrainingLoop):
     ) -> None:
         super().__init__(config, signals, progress and accelerator.is_main_process)
         self.config, self.accelerator = config, accelerator
+        self.is_alone = accelerator.num_processes == 1
         self.is_main, self.label = accelerator.is_main_process, f"train {config.model}"
         spec = observed_by(config)
         self.train_data = EpisodeDataset(config.data, config.num_frames, spec=spec)
@@ -168,6 +119,10 @@ class _Run(TrainingLoop):
             self.restore()
         self.model.to(accelerator.device)
         self.wrapped, self.optimizer = accelerator.prepare(self.model, self.optimizer)
+        workers = (
+            loader.default_workers(self.train_data) if config.workers is None else config.workers
+        )
+        self._batches = loader.read(self.train_data, self._order(), workers)
 
     def run(self) -> dict[str, float]:
         if not self.config.trackers:
@@ -180,7 +135,7 @@ class _Run(TrainingLoop):
 
     def one_step(self) -> dict[str, float]:
         config, accelerator = self.config, self.accelerator
-        batch = self._batch(self.step)
+        batch = next(self._batches)
         # Dropout, noise and random projections: a pure function of (seed, step, process).
         torch.manual_seed(config.seed + 1_000_003 * self.step + 7919 * accelerator.process_index)
         for group in self.optimizer.param_groups:
@@ -206,17 +161,16 @@ class _Run(TrainingLoop):
             numbers = dict(zip(numbers, accelerator.reduce(values, "mean").tolist(), strict=True))
         return numbers
 
-    def _batch(self, step: int) -> Batch:
-        """This process's share of the global batch of a step."""
-        size = self.config.batch_size
-        per_epoch = len(self.train_data) // size
-        epoch, index = divmod(step, per_epoch)
-        if getattr(self, "_order", (None,))[0] != epoch:
-            self._order = epoch, self.train_data.order(self.config.seed, epoch)
-        chosen = self._order[1][index * size : (index + 1) * size]
-        return self.train_data.batch(
-            chosen[self.accelerator.process_index :: self.accelerator.num_processes]
-        )
+    def _order(self) -> Iterator[NDArray[np.int64]]:
+        """This process's share of the global batch of each step that is to come."""
+        size, accelerator = self.config.batch_size, self.accelerator
+        per_epoch, current = len(self.train_data) // size, -1
+        for step in range(self.step, self.config.steps):
+            epoch, index = divmod(step, per_epoch)
+            if epoch != current:
+                current, order = epoch, self.train_data.order(self.config.seed, epoch)
+            chosen = order[index * size : (index + 1) * size]
+            yield chosen[accelerator.process_index :: accelerator.num_processes]
 
     def pictures_a_step(self) -> int:
         return self.config.batch_size * self.config.num_frames
@@ -304,7 +258,14 @@ def make_model(config: TrainConfig, data: EpisodeDataset) -> WorldModel:
         "proprioception_mean": tuple(float(x) for x in data.proprioception_mean),
         "proprioception_std": tuple(float(x) for x in data.proprioception_std),
     }
-    model = cls(make_config(cls.config_class, config.options, "options", **facts))
+    options, eyes = dict(config.options), None
+    if options.get("encoder") == "frozen":
+        options["backbone"], eyes = pretrained(str(options.get("backbone", "")))
+    model = cls(make_config(cls.config_class, options, "options", **facts))
+    if eyes is not None:
+        for part in model.modules():
+            if isinstance(part, FrozenEncoder):
+                part.backbone.load_state_dict(eyes)
     chosen = np.unique(np.linspace(0, len(data) - 1, PREPARATION).astype(np.int64))
     model.prepare(data.batch(chosen).observation[:, 0])
     return model

@@ -63,6 +63,7 @@ def test_shifting_moves_pictures_and_repeats_edges() -> None:
     assert torch.equal(moved[1, 3], pixels[1, 3])
 
 
+@pytest.mark.slow
 def test_it_finds_a_spot_without_labels_and_draws_it_elsewhere() -> None:
     torch.manual_seed(0)
     options: dict[str, Any] = {"num_points": 2, "grid": 8, "channels": 16, "drawing_weight": 60.0,

@@ -3,6 +3,7 @@
     --data pusht.h5                                      ours, and the public stable-worldmodel/LeWM schema
     --data tworoom.lance                                 stable-worldmodel's table
     --data aloha?camera=observation.images.top&size=64   a LeRobot v3 folder
+    --data drives?camera=/image_raw&action=/cmd_vel      ROS 2 recordings
 
 What follows the question mark says how to read it (`source.py`). A format reads columns and judges
 nothing: `data/file.py` checks them, in the same words for every format. Your own joins like a task
@@ -32,5 +33,6 @@ def format_of(path: Path) -> type[Format]:
         return FORMATS["hdf5"]  # which says what is wrong with it
     raise InputError(
         f"{path}: expected episodes ({', '.join(FORMATS)}), found a folder without meta/info.json "
-        "(LeRobot) or a single *.lance table; name the file or the dataset's folder"
+        "(LeRobot), a single *.lance table or bags with metadata.yaml (ROS 2); name the file "
+        "or the dataset's folder"
     )

@@ -19,8 +19,8 @@ Columns = dict[str, tuple[tuple[int, ...], str]]
 class Format(abc.ABC):
     """Episodes of one format, opened for reading.
 
-    Pictures are columns of uint8, (rows, H, W, 3), whatever they are stored as. A column named
-    `action` is needed; all others are taken by name.
+    Pictures are columns of uint8, (rows, H, W, 3), whatever they are stored as. What was done is in
+    a column named `action`, unless the user names another; all others are taken by name.
     """
 
     name: ClassVar[str]
@@ -33,6 +33,10 @@ class Format(abc.ABC):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.attributes, self.columns, self.element_names = {}, {}, {}
+
+    def __reduce__(self) -> tuple[type[Format], tuple[Path]]:
+        """What is open stays here: another process opens the file itself."""
+        return type(self), (self.path,)
 
     @classmethod
     @abc.abstractmethod
@@ -50,9 +54,18 @@ class Format(abc.ABC):
         May be called in another process than the one that opened it.
         """
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of all episodes: steps at which something is done."""
+        return self.shape("action")[0]
+
+    def read_actions(self, column: str) -> NDArray[Any]:
+        """What was done in each row, from a column of commands."""
+        return self.read(column, 0, self.num_rows)
+
     def checked_index(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """`index`, once every episode is known to have rows of its own."""
-        (lengths, offsets), rows, fail = self.index(), self.shape("action")[0], self.fail
+        (lengths, offsets), rows, fail = self.index(), self.num_rows, self.fail
         if len(lengths) == 0:
             raise fail("ep_len", "at least one episode", "none")
         empty = np.flatnonzero(lengths < 2)

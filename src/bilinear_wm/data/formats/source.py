@@ -3,6 +3,7 @@
 aloha?camera=observation.images.top&state=gripper,elbow&size=64&fit=crop
 
 camera   the column that is the model's first camera, `pixels`; the only one, if there is one
+action   the column of what was done, where it is not called `action`
 state    columns, or numbers of columns by name, that are the state
 size     pictures of so many pixels: 64, or 48x64 for height and width; as stored, if not given
 fit      how they get there: `stretch` (the default), or `crop` the middle first
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from bilinear_wm.errors import InputError, needed
 
 Fit = Literal["stretch", "crop"]
-OPTIONS = ("camera", "state", "size", "fit")
+OPTIONS = ("camera", "action", "state", "size", "fit")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Source:
     size: tuple[int, int] | None = None
     """Height and width."""
     fit: Fit = "stretch"
+    action: str = "action"
 
     @classmethod
     def of(cls, text: str | Path) -> Source:
@@ -55,7 +57,8 @@ class Source:
                 f"{text}: fit: expected one of {', '.join(get_args(Fit))}, found {fit!r}"
             )
         state = tuple(part for part in given.get("state", "").split(",") if part)
-        return cls(Path(name), given.get("camera"), state, _size(text, given.get("size")), fit)
+        size, action = _size(text, given.get("size")), given.get("action", "action")
+        return cls(Path(name), given.get("camera"), state, size, fit, action)
 
     def fitted_shape(self, height: int, width: int) -> tuple[int, int]:
         """What pictures of that height and width measure when they are read."""

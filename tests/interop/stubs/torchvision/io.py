@@ -13,6 +13,7 @@ class VideoReader:
         self._stream = self.container.streams.video[0]
 
     def seek(self, time_s: float, keyframes_only: bool = False) -> Self:
+        assert self._stream.time_base is not None
         at = int(time_s / self._stream.time_base)
         self.container.seek(at, backward=True, stream=self._stream)
         return self
