@@ -98,6 +98,9 @@ class _Calls(TorchFunctionMode):
             if isinstance(args[0], Elsewhere):
                 return args[0].to(kwargs.get("dtype"))
             return Elsewhere(func(*args, **kwargs | {"device": "cpu"}))
+        if func in (Tensor.__matmul__, Tensor.matmul, torch.matmul) and args[0].ndim == 1:
+            # Torch squeezes in place, which a tensor that wraps another does not notice.
+            return (args[0].unsqueeze(0) @ args[1]).squeeze(0)
         if func in (Tensor.__getitem__, Tensor.__setitem__):
             for index in pytree.tree_leaves(args[1]):
                 if isinstance(index, Tensor) and index.device != args[0].device:
