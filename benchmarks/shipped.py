@@ -85,7 +85,7 @@ def measure(task: str, count: int, cem_problems: int, options: dict[str, Any]) -
             costs[name].append(float(plan.cost))
     compared = len(costs["cem"])
     ours, theirs = np.array(costs["shipped"][:compared]), np.array(costs["cem"])
-    ms = {name: float(np.median(values)) for name, values in times.items()}
+    medians = {name: float(np.median(values)) for name, values in times.items()}
     act = float(np.median(np.array(times["encode"]) + times["shipped"]))
     return {
         "task": task,
@@ -93,13 +93,13 @@ def measure(task: str, count: int, cem_problems: int, options: dict[str, Any]) -
         "action_size": model.dynamics.action_size,
         "horizon": recipe.horizon,
         "settings": settings,
-        "ms_shipped": ms["shipped"],
+        "ms_shipped": medians["shipped"],
         "ms_shipped_p99": float(np.percentile(times["shipped"], 99)),
-        "ms_quick": ms["quick"],
-        "ms_encode": ms["encode"],
+        "ms_quick": medians["quick"],
+        "ms_encode": medians["encode"],
         "ms_act": act,
-        "ms_cem": ms["cem"],
-        "ratio": ms["cem"] / ms["shipped"],
+        "ms_cem": medians["cem"],
+        "ratio": medians["cem"] / medians["shipped"],
         "cost_shipped": float(ours.mean()),
         "cost_cem": float(theirs.mean()),
         "cost_no_higher": float(np.mean(ours <= theirs * (1 + 1e-6))),

@@ -9,6 +9,7 @@ its compiler does not find them in loops; hence the intrinsic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,23 @@ from bilinear_wm.planning.kernel import WIDTH, aligned, padded
 LANES = 8
 VECTORS = WIDTH // LANES
 
-_fast: dict[str, Any] = {
+_FAST: dict[str, Any] = {
     "nogil": True,
     "cache": True,
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},
     "error_model": "numpy",  # division without a check that would keep loops from vectors
 }
-# Only the entry is called from Python: for the others no wrappers are compiled.
-_inside: dict[str, Any] = _fast | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-entry, compiled = njit(**_fast), njit(**_inside)
+_INNER: dict[str, Any] = _FAST | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def entry(function: Callable[..., Any]) -> Any:
+    """Compile what Python calls."""
+    return njit(**_FAST)(function)
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile what only the kernel calls, without wrappers for Python."""
+    return njit(**_INNER)(function)
 
 
 def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
