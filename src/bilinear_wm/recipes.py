@@ -29,7 +29,7 @@ COMPACT_STEPS, OWN_STEPS = 2500, {"tworoom": 1000, "reacher": 1500}
 """Of the pretrained models: PushT's, and of those that were done sooner."""
 RESIDUAL_STEPS = {"pusht": 33_000}
 COMPACT_EPISODES = {"tworoom": 4000, "pusht": 12_000, "reacher": 3000, "cube": 3000}
-PRIOR_STEPS = {"cube": 8000}
+PRIOR_STEPS = {"cube": 16_000}
 """Of the action prior, where a task has one: grasps are known along the behaviour alone."""
 DISTURBANCE = {"pusht": 0.25, "cube": 0.5}
 """Of the behaviour data (`bwm collect --disturbance`), where its habits hide what actions do."""
@@ -142,6 +142,7 @@ COMPACT_HORIZONS = {"reacher": 2}
 picture hides Reacher's velocity, so short plans win."""
 COMPACT_REPLANNING: dict[str, tuple[int, Literal["plan", "deadline"]]] = {
     "reacher": (1, "plan"),
+    "cube": (1, "deadline"),
 }
 """Blocks executed before the next plan, and when plans arrive, where that is not as for the others:
 every two blocks, at the end of the budget."""

@@ -173,7 +173,9 @@ class _Run(TrainingLoop):
         device = self.model.device
         rows = torch.randint(len(self._train.seen), (config.batch_size,)).to(device)
         left = self._train.left[rows]
-        blocks = 1 + (torch.rand(len(rows)).to(device) * left).long().clamp(max=left - 1)
+        # Near goals are asked for more often than far ones.
+        share = torch.rand(len(rows)).square().to(device)
+        blocks = 1 + (share * left).long().clamp(max=left - 1)
         for group in self._optimizer.param_groups:
             group["lr"] = config.learning_rate * warm_cosine(self.step / config.steps, WARMUP)
         loss = self._error(self._train, rows, blocks).mean()
