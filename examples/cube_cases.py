@@ -1,6 +1,8 @@
 """Which Cube tasks are solved: by where the cube is at the start and at the goal.
 
-python examples/cube_cases.py results/cube-gauss-newton-25.jsonl cube.h5
+python examples/cube_cases.py results/cube-gauss-newton-25.jsonl [cube.h5]
+
+The file is the one that tasks were taken from, if they were not freshly simulated.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from bilinear_wm.reporting.results import read_results
 HEIGHT, LIFTED = 16, 0.03  # the cube's z in the state; its centre at rest is at 0.02 m
 
 
-def main(results: Path, data: Path) -> None:
+def main(results: Path, data: Path | None = None) -> None:
     header, rows = read_results(results)
     drawn = choose_goals(data, "cube", header["offset"], header["episodes"], header["seed"])
     tasks = {task.index: task for task in drawn}
@@ -33,4 +35,4 @@ def main(results: Path, data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

@@ -213,7 +213,9 @@ def test_what_a_file_lacks_is_named(tmp_path: Path, dense_file: Path) -> None:
     with h5py.File(path, "a") as file:
         file["small"] = numbered(9, size=4)
         file["force"][3] = np.nan
-    with pytest.raises(InputError, match="column 'small': expected 8 px"):
+    with pytest.raises(
+        InputError, match="column 'small': expected pictures like the first camera's, 8 px"
+    ):
         EpisodeDataset(path, 2, frame_skip=2, spec=ObservationSpec(("pixels", "small")))
     with pytest.raises(InputError, match="column 'force', episode 0, step 3: expected finite"):
         EpisodeDataset(path, 2, frame_skip=2, spec=ObservationSpec(proprioception=("force",)))
