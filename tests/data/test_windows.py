@@ -214,7 +214,7 @@ def test_what_a_file_lacks_is_named(tmp_path: Path, dense_file: Path) -> None:
         file["small"] = numbered(9, size=4)
         file["force"][3] = np.nan
     with pytest.raises(
-        InputError, match="column 'small': expected pictures like the first camera's, 8 px"
+        InputError, match="'small': expected pictures like the first camera's, 8 px"
     ):
         EpisodeDataset(path, 2, frame_skip=2, spec=ObservationSpec(("pixels", "small")))
     with pytest.raises(InputError, match="column 'force', episode 0, step 3: expected finite"):

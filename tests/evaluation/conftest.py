@@ -14,7 +14,7 @@ from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
-from bilinear_wm.evaluation import live, moving
+from bilinear_wm.evaluation import attempt, live, moving
 from bilinear_wm.evaluation.attempt import Attempt, run, side_by_side
 from bilinear_wm.evaluation.goals import StartGoal, simulated_goals
 from bilinear_wm.evaluation.load import LoadedPlanner
@@ -97,6 +97,7 @@ def oracle(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(moving, "load_planner", load_planner)
     monkeypatch.setattr(live, "load_planner", load_planner)
+    monkeypatch.setattr(attempt, "weights_hash", lambda _: "of no file")
 
 
 def moving_config(**changes: object) -> RealtimeConfig:

@@ -213,7 +213,8 @@ class Planner(abc.ABC):
         if problem.path is not None:
             path = problem.path.to(like).view(-1, h, d)
         begin = problem.prior if warm_start is None else warm_start
-        start = self._blocks("warm_start", problem, begin, like=z0.new_zeros(len(z0), h, m))
+        name = "prior" if warm_start is None else "warm_start"
+        start = self._blocks(name, problem, begin, like=z0.new_zeros(len(z0), h, m))
         low, high = problem.action_low, problem.action_high
         if low is None or high is None:
             return z0, goal, path, start, None, None
