@@ -204,5 +204,7 @@ def test_bad_configurations_are_named() -> None:
     for encoder, options, message in cases:
         with pytest.raises(InputError, match=message):
             small_model("bilinear", encoder=encoder, **options)
-    with pytest.raises(InputError, match="encoder: expected one of points, vit, found 'eyes'"):
+    with pytest.raises(
+        InputError, match="encoder: expected one of points, vit, frozen, found 'eyes'"
+    ):
         ModelConfig("t", 32, 5, (0.0,), (1.0,), encoder="eyes")
