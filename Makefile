@@ -31,10 +31,11 @@ demo: setup
 	$(BIN)/bwm demo --out demo
 
 test: setup check docs kernel
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 test-fast: setup kernel
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow and not alone"
 
 # The planner's kernel, compiled once into numba's cache instead of in every process of the tests.
 kernel: setup

@@ -18,6 +18,7 @@ BROWSER = next(
 )
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install chromium")
 def test_the_page_in_a_browser(play: tuple[Play, int]) -> None:
