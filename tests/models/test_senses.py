@@ -106,7 +106,7 @@ def test_bad_observations_and_configurations_are_named() -> None:
     with pytest.raises(InputError, match="expected pictures of pixels, side and the numbers"):
         model.encode(seen.pictures["pixels"])
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"observed": 0}, "observed: expected a whole number"),
+        ({"observed": 0}, "observed: expected at least 1"),
         ({"cameras": ()}, "cameras: expected a list"),
         ({"proprioception": ("x",)}, "proprioception_mean, proprioception_std: expected equally"),
         ({"proprioception_mean": (1.0,), "proprioception_std": (1.0,)}, "proprioception_mean"),
@@ -126,8 +126,9 @@ def test_checkpoints_keep_what_is_observed(tmp_path: Path, kind: str) -> None:
     assert torch.equal(loaded.encode(observation()), model.encode(observation()))
 
 
-@pytest.mark.parametrize("folder", sorted(ROOT.glob("pretrained/*")), ids=lambda p: p.name)
-def test_older_checkpoints_see_one_picture(folder: Path) -> None:
+@pytest.mark.parametrize("task", ["tworoom", "pusht", "reacher"])
+def test_older_checkpoints_see_one_picture(task: str) -> None:
+    folder = ROOT / "pretrained" / task
     written = json.loads((folder / "config.json").read_text())
     assert not LATER & set(written)
     model = load_model(folder)
