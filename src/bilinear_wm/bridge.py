@@ -53,9 +53,12 @@ class BridgeConfig:
         message: `numbers`, a Float64MultiArray such as an arm's command controller takes, or
             `twist`, such as a mobile base takes.
         fields: Which numbers of a Twist the action's are, in order.
+        compressed: Whether the camera sends CompressedImage.
         goal_key: Pictures that arrive here take the goal's place.
         connect: Zenoh endpoints to connect to; by default whoever is found nearby.
         listen: Endpoints to listen on.
+        planner: gauss-newton, cem, icem, mppi, adam or one of your own.
+        planner_options: Fields of the planner's configuration.
         control_hz: Actions a second.
         horizon: Blocks a plan.
         action_low: Smallest number of an action.
