@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-fast test-interop check docs kernel format bench attack lock clean
+.PHONY: help setup demo test test-fast test-interop check docs kernel format bench attack lock tables clean
 
 help:
 	@echo "make demo          set up $(VENV), then run the main job (writes demo/)"
@@ -16,6 +16,7 @@ help:
 	@echo "make format        let ruff rewrite the code"
 	@echo "make bench         measure this machine"
 	@echo "make attack        kills, flips, forged files, fuzz, hostile clients (ARGS='--seed 0 --scale 0.1')"
+	@echo "make tables        results/ -> results/summary.csv and the README's table"
 	@echo "make lock          write requirements.lock anew: versions and hashes under constraints.txt"
 
 setup: $(READY)
@@ -56,6 +57,11 @@ docs: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Neither is written by hand; a test compares them with the files they come from.
+tables: setup
+	$(BIN)/bwm report results --out report --readme README.md
+	cp report/summary.csv results/summary.csv
 
 bench: setup
 	$(BIN)/python benchmarks/collection.py

@@ -109,7 +109,7 @@ class Windows:
         self.skip, self.points = skip, points
         file = EpisodeFile(path)
         self.kind = task_class(str(file.task))
-        episodes = split_episodes(file.num_episodes, 0.1, 0)[held_out]
+        episodes = split_episodes(file.num_episodes)[int(held_out)]
         states = [file.episode_states(int(e)) for e in episodes]
         rows = [(file.offsets[e], file.offsets[e] + file.lengths[e]) for e in episodes]
         self.actions = [torch.from_numpy(file.actions[low:high]) for low, high in rows]

@@ -144,5 +144,5 @@ def _add_row(name: str, result: Evaluation, made: _Made) -> None:
     made.numbers[name] = result.numbers()
     made.rows.append(
         f"{name:<34}{result.success!s:<28}{percent(result.floor_random):>8}"
-        f"{percent(result.floor_none):>8}{result.ms_per_plan_p50:>12.1f}"
+        f"{percent(result.floor_none):>8}{result.times.ms_per_plan_p50:>12.1f}"
     )

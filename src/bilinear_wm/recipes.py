@@ -29,6 +29,8 @@ COMPACT_STEPS, OWN_STEPS = 2500, {"tworoom": 1000, "reacher": 1500}
 """Of the pretrained models: PushT's, and of those that were done sooner."""
 RESIDUAL_STEPS = {"pusht": 33_000}
 COMPACT_EPISODES = {"tworoom": 4000, "pusht": 12_000, "reacher": 3000, "cube": 3000}
+NO_RESIDUAL = ("tworoom", "cube")
+"""Tasks whose shipped models have none; docs/experiments.md tells what it would cost."""
 PRIOR_STEPS = {"cube": 16_000}
 """Of the action prior, where a task has one: grasps are known along the behaviour alone."""
 DISTURBANCE = {"pusht": 0.25, "cube": 0.5}
@@ -126,13 +128,16 @@ PAPER_PLANS: dict[str, dict[str, Any]] = {
     "tworoom": {"refreshed_blocks": 3, "iterations": 40},
     "cube": {"refreshed_blocks": 3, "iterations": 20},
 }
-"""The paper's table of Gauss-Newton settings; what all tasks share are the defaults."""
+"""The paper's table of Gauss-Newton settings; what all tasks share are the defaults, and
+derivatives by finite differences."""
 PAPER_HORIZONS = {"reacher": 3}
 
-COMPACT_PLAN: dict[str, Any] = {"effort": 5e-3, "candidates": 64, "spread": 1.0, "starts": 4}
+COMPACT_PLAN: dict[str, Any] = {
+    "effort": 5e-3, "candidates": 16, "spread": 1.0, "starts": 1, "tolerance": 1e-3,
+}  # fmt: skip
 """One setting for all compact models; docs/experiments.md tells how it was found."""
 OWN_PLANS: dict[str, dict[str, Any]] = {
-    "pusht": COMPACT_PLAN | {"candidates": 256, "starts": 16},
+    "pusht": COMPACT_PLAN | {"candidates": 64, "starts": 16},
     "cube": {"effort": 0.03, "damping": 1e-4},
 }
 """PushT's contacts make local minima, so it is worth searching from more places. Cube's plans stay
@@ -150,16 +155,23 @@ every two blocks, at the end of the budget."""
 
 
 def evaluation(
-    task: str, planner: str, offset: int = 25, paper_settings: bool = False
+    task: str,
+    planner: str,
+    offset: int = 25,
+    paper_settings: bool = False,
+    model: str = "bilinear",
 ) -> EvaluateConfig:
     """How a task is evaluated: our settings for the compact models, or the paper's table.
+
+    Horizon and replanning are the task's, whatever the model.
 
     The paper's horizons are those of offset 25; beyond it they seem to grow with the offset.
     """
     options: dict[str, Any] = {}
     if planner == "gauss-newton":
-        own = OWN_PLANS.get(task, COMPACT_PLAN)
-        options = dict(PAPER_PLANS.get(task, {}) if paper_settings else own)
+        own = OWN_PLANS.get(task, COMPACT_PLAN) if model == "bilinear" else COMPACT_PLAN
+        theirs = PAPER_PLANS.get(task, {}) | {"sensitivities": "finite-difference"}
+        options = dict(theirs if paper_settings else own)
     if paper_settings:
         horizon = PAPER_HORIZONS.get(task, 5) * offset // 25
     else:
@@ -186,7 +198,7 @@ def for_evaluation(given: EvaluateConfig) -> EvaluateConfig:
 
 def for_moving_goals(given: RealtimeConfig) -> RealtimeConfig:
     """How moving goals of a task are chased: the settings of its fixed goals."""
-    recipe = evaluation(given.task, given.planner, given.offset)
+    recipe = evaluation(given.task, given.planner, given.offset, given.paper_settings)
     return replace(given, planner_options=recipe.planner_options, horizon=recipe.horizon)
 
 

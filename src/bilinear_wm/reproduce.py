@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +20,14 @@ from typing import Any, Literal
 from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.reporting.report import make_report
-from bilinear_wm.reproduction import MODELS, SIZES, Step, TaskSteps
-from bilinear_wm.stage import Outcome
+from bilinear_wm.reproduction.against import against
+from bilinear_wm.reproduction.experiments import MODELS, PARTS
+from bilinear_wm.reproduction.sizes import SIZES
+from bilinear_wm.reproduction.steps import Step, TaskSteps
+from bilinear_wm.stage import Outcome, at_least
 from bilinear_wm.tasks import TASK_NAMES
 
-Scale = Literal["tiny", "compact", "paper"]
+Scale = Literal["tiny", "quick", "compact", "paper"]
 STAGES = ("collect", "train", "residual", "prior", "evaluate", "realtime", "geometry", "report")
 
 
@@ -33,104 +37,145 @@ class ReproduceConfig:
 
     Attributes:
         out: The folder for everything.
-        scale: `compact` for CPUs, `paper` for GPUs, `tiny` to see the chain work in minutes.
+        scale: `compact` for CPUs, `paper` for GPUs, `quick` for a first look in an hour, `tiny`
+            to see the chain work in minutes.
         tasks: Which tasks.
+        models: Which models.
         stages: Which stages; what earlier ones made must be there.
+        only: Some of the figures and tables: fig1, fig2, fig4, fig5, fig6, fig7, residual,
+            settings, whole, prior.
+        quick: A fifth of the data and of the training, 20 tasks @25: about an hour.
         data: A folder with TASK.h5 files to use instead of collecting, such as the official ones.
-        seeds: Training seeds a model.
+        pretrained: A folder of checkpoints, TASK of bilinear models and TASK-MODEL of baselines,
+            to be evaluated instead of training.
+        seeds: Training seeds of the bilinear models; baselines have one.
+        against: A folder of results to compare with at the end.
         device: Where models run: cpu, cuda, cuda:1 ...
         dry_run: Print the steps and an estimate of the time, and do nothing.
+        workers: Processes that share an evaluation's episodes.
         cluster: A dask scheduler whose workers record and evaluate; they see `out` under its path.
     """
 
     out: Path = Path("reproduction")
     scale: Scale = "compact"
     tasks: tuple[str, ...] = TASK_NAMES
+    models: tuple[str, ...] = MODELS
     stages: tuple[str, ...] = STAGES
+    only: tuple[str, ...] = ()
+    quick: bool = False
     data: Path | None = None
+    pretrained: Path | None = None
     seeds: int = 1
+    against: Path = Path("results")
     device: str = "cpu"
     dry_run: bool = False
+    workers: int = 1
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (("tasks", TASK_NAMES), ("stages", STAGES)):
+        choices = {"tasks": TASK_NAMES, "models": MODELS, "stages": STAGES, "only": tuple(PARTS)}
+        for name, known in choices.items():
             unknown = set(getattr(self, name)) - set(known)
-            if unknown or not getattr(self, name):
+            if unknown or not (getattr(self, name) or name == "only"):
                 raise InputError(
                     f"{name}: expected some of {', '.join(known)}, "
                     f"found {', '.join(sorted(unknown)) or 'none'}"
                 )
         if self.scale not in SIZES:
             raise InputError(f"scale: expected one of {', '.join(SIZES)}, found {self.scale!r}")
-        if self.seeds < 1:
-            raise InputError(f"seeds: expected at least 1, found {self.seeds}")
+        at_least(self, 1, "seeds", "workers")
+        if self.quick and self.scale not in ("compact", "quick"):
+            raise InputError(f"quick: expected with the scale compact, found {self.scale}")
+        if self.quick:
+            object.__setattr__(self, "scale", "quick")
 
     def run(self) -> Outcome:
         """`reproduce`, in words."""
         outcome = [(step.name, ended) for step, ended in reproduce(self)]
         lines = [] if self.dry_run else [f"{name}: {ended}" for name, ended in outcome]
-        return Outcome(
-            "\n  ".join(["summary:", *lines] if lines else ["nothing was done"]), dict(outcome)
-        )
+        text = "\n  ".join(["summary:", *lines] if lines else ["nothing was done"])
+        table = [] if self.dry_run else against(self.out / "results", self.against)
+        if table:
+            text += f"\nreproduced against {self.against}:\n" + "\n".join(table)
+        return Outcome(text, dict(outcome))
 
 
 def plan_steps(config: ReproduceConfig) -> list[Step]:
     """Everything to do, in order."""
-    steps: list[Step] = []
-    for task in config.tasks:
-        work = TaskSteps(config, task)
-        if "collect" in config.stages and config.data is None:
-            steps.append(work.collect())
-        for seed in range(config.seeds):
-            for model in MODELS:
-                if "train" in config.stages:
-                    steps.append(work.train(model, seed))
-            if "residual" in config.stages:
-                steps.append(work.residual(seed))
-                if "evaluate" in config.stages:
-                    steps.append(work.without_residual(seed))
-            if work.has_prior:
-                steps.append(work.prior(seed))
-            for model in MODELS:
-                if "evaluate" in config.stages:
-                    steps += work.evaluations(model, seed)
-                if "realtime" in config.stages:
-                    steps += work.realtime(model, seed)
-                if "geometry" in config.stages:
-                    steps.append(work.geometry(model, seed))
+    every = [step for task in config.tasks for step in TaskSteps(config, task).all()]
+    steps = [step for step in every if step.stage in config.stages]
+    if config.only:
+        steps = [step for step in steps if not step.parts or set(step.parts) & set(config.only)]
     if "report" in config.stages:
-        out = config.out / "report"
-        steps.append(
-            Step("report", out / "report.html", {}, lambda: make_report([config.out], out), 0.2)
-        )
+        out, results = config.out / "report", config.out / "results"
+        folders = [results, config.out / "runs"]
+
+        def report() -> None:
+            make_report([folder for folder in folders if folder.is_dir()], out)
+            disk.write_text(results / "summary.csv", (out / "summary.csv").read_text())
+
+        steps.append(Step("report", out / "report.html", {}, report, 0.2, "report"))
     return steps
 
 
 def reproduce(config: ReproduceConfig) -> list[tuple[Step, str]]:
     """Carry out what is not done; returns each step with what became of it."""
     steps = plan_steps(config)
-    waiting = [step for step in steps if not _done(config, step)]
-    total = sum(step.minutes for step in waiting)
-    estimate = f"about {_duration(total)} on two CPU cores"
+    done = {step.name: _done(config, step) for step in steps}
+    waiting = [step for step in steps if not done[step.name]]
+    left = sum(step.minutes for step in waiting)
+    estimate = f"about {_duration(left)} on two CPU cores"
     if config.scale == "paper":
         estimate = "no estimate: training at the paper's scale needs a GPU"
     print(f"{len(steps)} steps, {len(waiting)} to do, {estimate}")
+    if config.dry_run:
+        print("\n".join(_listed(steps, done)))
+        return [(step, "done before" if done[step.name] else "to do") for step in steps]
     outcome: list[tuple[Step, str]] = []
+    pace = Pace(left)
     for number, step in enumerate(steps, start=1):
-        done = _done(config, step)
-        label = f"[{number}/{len(steps)}] {step.name}"
-        if done or config.dry_run:
-            print(f"{label}: {'done' if done else 'about ' + _duration(step.minutes)}")
-            outcome.append((step, "done before" if done else "to do"))
+        if done[step.name]:
+            outcome.append((step, "done before"))
             continue
-        print(label, flush=True)
+        print(f"[{number}/{len(steps)}] {step.name}, about {_duration(pace.left)} left", flush=True)
         step.product.parent.mkdir(parents=True, exist_ok=True)
         begun = time.perf_counter()
         step.run()
         _mark(config, step)
-        outcome.append((step, _duration((time.perf_counter() - begun) / 60)))
+        took = (time.perf_counter() - begun) / 60
+        pace.passed(step.minutes, took)
+        outcome.append((step, _duration(took)))
     return outcome
+
+
+class Pace:
+    """What is left, by the estimates and by how true they have been so far."""
+
+    def __init__(self, minutes: float) -> None:
+        self._waiting, self._estimated, self._taken = minutes, 0.0, 0.0
+
+    def passed(self, estimated: float, taken: float) -> None:
+        self._waiting -= estimated
+        self._estimated, self._taken = self._estimated + estimated, self._taken + taken
+
+    @property
+    def left(self) -> float:
+        """In minutes; estimates count as ten minutes of experience."""
+        return self._waiting * (self._taken + 10) / (self._estimated + 10)
+
+
+def _listed(steps: Sequence[Step], done: Mapping[str, bool]) -> list[str]:
+    """The steps by stage, with what each takes."""
+    lines = []
+    for stage in STAGES:
+        some = [step for step in steps if step.stage == stage]
+        if some:
+            minutes = sum(step.minutes for step in some if not done[step.name])
+            lines.append(f"{stage}: {len(some)} steps, about {_duration(minutes)}")
+            for step in some:
+                takes = "done" if done[step.name] else f"about {_duration(step.minutes)}"
+                lines.append(f"  {step.name}: {takes}")
+    return lines
 
 
 def _marker(config: ReproduceConfig, step: Step) -> Path:

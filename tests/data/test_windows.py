@@ -64,12 +64,12 @@ def test_memory_and_disk_agree(dense_file: Path) -> None:
 
 
 def test_split_is_by_whole_episodes(tworoom_file: Path) -> None:
-    train, held_out = (
-        EpisodeDataset(tworoom_file, split=split) for split in ("train", "validation")
+    train, held_out, test = (
+        EpisodeDataset(tworoom_file, split=split) for split in ("train", "validation", "test")
     )
     assert len(train.episodes) == 18
-    assert len(held_out.episodes) == 2
-    assert not set(train.episodes) & set(held_out.episodes)
+    assert len(held_out.episodes) == len(test.episodes) == 1
+    assert len({*train.episodes, *held_out.episodes, *test.episodes}) == 20
     np.testing.assert_array_equal(train.action_mean, held_out.action_mean)
     rows = np.concatenate(
         [
@@ -86,10 +86,12 @@ def test_split_is_by_whole_episodes(tworoom_file: Path) -> None:
 
 def test_small_splits() -> None:
     for count in range(1, 30):
-        train, held_out = split_episodes(count)
-        assert sorted([*train, *held_out]) == list(range(count))
-        assert len(train) >= 1
-        assert len(held_out) == (0 if count == 1 else max(round(count / 10), 1))
+        parts = split_episodes(count)
+        assert sorted([*parts.train, *parts.validation, *parts.test]) == list(range(count))
+        assert len(parts.train) >= 1
+        held_out = 0 if count == 1 else max(round(count / 10), 1)
+        assert len(parts.validation) + len(parts.test) == held_out
+        assert len(parts.validation) - len(parts.test) in (0, 1)
 
 
 def _order(path: Path) -> list[int]:
@@ -126,7 +128,7 @@ def test_mismatches_are_named(tworoom_file: Path) -> None:
         ({"frame_skip": 3}, "expected a multiple of the file's frame_stride 5"),
         ({"num_frames": 0}, "expected at least 1"),
         ({"num_frames": 60}, "expected episodes of at least 296 rows"),
-        ({"split": "test"}, "split: expected one of"),
+        ({"split": "later"}, "split: expected one of"),
         ({"validation_share": 1.5}, "validation_share"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -107,6 +107,7 @@ def test_an_interruption_keeps_what_is_finished(
         return plan(self, jobs)
 
     monkeypatch.setattr(Pilot, "plan", interrupting)
+    monkeypatch.setattr("bilinear_wm.evaluation.evaluate.time_plans", lambda *_: [])
     with pytest.raises(KeyboardInterrupt):
         evaluate(config, progress=False)
     kept = len(read_results(out)[1])

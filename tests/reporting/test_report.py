@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from bilinear_wm.cli import main
 from bilinear_wm.errors import InputError
 from bilinear_wm.reporting import cells, charts
-from bilinear_wm.reporting.findings import gather
+from bilinear_wm.reporting.findings import gather, main_runs
 from bilinear_wm.reporting.report import make_report
 from bilinear_wm.reporting.results import EpisodeResult
 
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
     write_run(made / "f.jsonl", 8, moving=True, replan="always")
     write_geometry(made / "geometry")
     (made / "run").mkdir()
-    rows = [{"step": s, "val_total": 10 / s, "sigma_min": 0.1 / s} for s in (1, 10, 100)]
+    rows = [{"step": s, "val_forward": 10 / s, "sigma_min": 0.1 / s} for s in (1, 10, 100)]
     (made / "run" / "metrics.jsonl").write_text(
         "".join(json.dumps(r) + "\n" for r in rows) + '{"st'
     )
@@ -75,8 +75,8 @@ def axes(figure: Figure | None) -> list[Axes]:
 def test_everything_is_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     files = make_report([folder], tmp_path / "report")
     assert {path.name for path in files} == {
-        "results.csv", "results.md", "success.png", "variance.png", "jerk.png", "paths.png",
-        "horizons.png",
+        "results.csv", "results.md", "summary.csv", "success.png", "variance.png", "jerk.png",
+        "paths.png", "horizons.png",
         "moving.png", "training.png", "controllers.png", "controllable.png",
         "projections-tworoom-bilinear.png", "report.html",
     }  # fmt: skip
@@ -90,12 +90,59 @@ def test_everything_is_drawn_and_listed(folder: Path, tmp_path: Path) -> None:
     assert table["c.jsonl"]["paper"] == "92.6 %"
     assert table["d.jsonl"]["paper"] == "30 %"
     assert table["e.jsonl"]["paper"] == "68 %"
-    assert table["f.jsonl"]["planner"] == "gauss-newton, replanning always"
+    assert table["f.jsonl"]["replans after"] == "always"
     assert table["b.jsonl"]["paper"] == ""  # the text gives none
     page = (tmp_path / "report" / "report.html").read_text()
     assert page.count("<img") == 10
     assert 'src="http' not in page
-    assert "href" not in page
+    assert 'href="http' not in page
+    assert (
+        "TwoRoom: 90.0 % [59.6, 98.2] @25; below the paper&#39;s 100 %; "
+        "no different from LEWM with cem, 40 % (p = 0.062)." in page
+    )
+
+
+def test_what_is_missing_comes_with_its_command(folder: Path, tmp_path: Path) -> None:
+    for name in ("e.jsonl", "f.jsonl", "b.jsonl"):
+        (folder / name).unlink()
+    make_report([folder], tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    missing = page.partition('id="missing">What is missing')[2]
+    assert "bwm reproduce --only fig4" in missing
+    assert "bwm reproduce --only fig5" in missing
+    assert "fig7" not in missing
+
+
+def test_figures_keep_to_one_protocol(tmp_path: Path) -> None:
+    """Not to whatever has the shortest name."""
+    write_run(tmp_path / "a.jsonl", 10, replan_every=None)
+    for i, model in enumerate(("bilinear", "lewm", "smwm")):
+        planner = "gauss-newton" if model == "bilinear" else "cem"
+        write_run(tmp_path / f"longer-{i}.jsonl", 5, model=model, planner=planner, replan_every=2)
+    write_run(tmp_path / "b.jsonl", 9, replan_every=2, memory=True)
+    write_run(tmp_path / "c.jsonl", 9, replan_every=2, residual=False)
+    write_run(tmp_path / "d.jsonl", 1, planner="random")
+    runs = gather([tmp_path]).runs
+    chosen = {run.path.name for run in main_runs(runs)}
+    assert chosen == {"longer-0.jsonl", "longer-1.jsonl", "longer-2.jsonl", "d.jsonl"}
+    paper = {run.path.name: run.paper for run in runs}
+    assert paper["longer-0.jsonl"] == 100
+    assert paper["b.jsonl"] is None  # the paper's planner has no memory
+
+
+def test_the_papers_figure_is_of_its_own_planner(tmp_path: Path) -> None:
+    write_run(tmp_path / "a.jsonl", 10, planner="cem")
+    (run,) = gather([tmp_path]).runs
+    assert run.paper is None
+
+
+def test_jerk_is_of_those_who_had_to_act(tmp_path: Path) -> None:
+    write_run(tmp_path / "a.jsonl", 10, count=2)
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    lines[1] |= {"solved_at_start": True, "steps": 0, "jerk": 0.0}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    (run,) = gather([tmp_path]).runs
+    assert run.cells()["jerk"] == "0.110"
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
@@ -111,7 +158,8 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     write_run(tmp_path / "a.jsonl", 3)
     files = make_report([tmp_path], tmp_path / "report")
     assert {path.name for path in files} == {
-        "results.csv", "results.md", "success.png", "jerk.png", "paths.png", "report.html",
+        "results.csv", "results.md", "summary.csv", "success.png", "jerk.png", "paths.png",
+        "report.html",
     }  # fmt: skip
 
 
@@ -135,10 +183,10 @@ def test_parts_of_ones_own_come_after_the_known_ones(folder: Path, tmp_path: Pat
     assert all(row["paper"] == "" for row in rows if row["task"] == "cart")
 
     found = gather([folder])
-    bars, times = axes(charts.draw_success(found))
+    bars, times, _ = axes(charts.draw_success(found))
     assert [tick.get_text() for tick in bars.get_xticklabels()] == ["TwoRoom", "cart"]
     drawn = [text.get_text() for text in bars.figure.legends[0].get_texts()]
-    assert drawn == ["paper", "-, random", "bilinear, gauss-newton", "bilinear, grid",
+    assert drawn == ["paper", "random", "bilinear, gauss-newton", "bilinear, grid",
                      "lewm, cem", "linear, gauss-newton", "linear, grid"]  # fmt: skip
     assert len(times.containers) == 6
     panels = axes(charts.draw_controllers(found))
@@ -156,7 +204,7 @@ def test_parts_of_ones_own_come_after_the_known_ones(folder: Path, tmp_path: Pat
 def test_every_line_has_a_colour(tmp_path: Path) -> None:
     for i in range(30):
         write_run(tmp_path / f"{i}.jsonl", 5, model=f"m{i:02}")
-    bars, _ = axes(charts.draw_success(gather([tmp_path])))
+    bars, _, _ = axes(charts.draw_success(gather([tmp_path])))
     assert len([c for c in bars.containers if str(c.get_label()).startswith("m")]) == 30
 
 

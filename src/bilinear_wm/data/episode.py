@@ -9,8 +9,8 @@ import numpy as np
 from bilinear_wm.data.file import Episode
 from bilinear_wm.tasks.base import Task
 
-TRAINING_STREAM, EVALUATION_STREAM = 0, 1
-"""Seeds of recorded data and of freshly simulated evaluation episodes never meet."""
+TRAINING_STREAM, EVALUATION_STREAM, VALIDATION_STREAM = 0, 1, 2
+"""Seeds of recorded data and of freshly simulated test and validation episodes never meet."""
 
 
 def episode_seed(seed: int, index: int, stream: int = TRAINING_STREAM) -> int:

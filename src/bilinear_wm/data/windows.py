@@ -14,7 +14,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.observation import Observation, ObservationSpec, concatenate
 from bilinear_wm.stage import at_least
 
-Split = Literal["train", "validation", "all"]
+Split = Literal["train", "validation", "test", "all"]
 FRAME_SKIP = 5
 """Environment steps a model step, unless told otherwise."""
 
@@ -93,11 +93,12 @@ class EpisodeDataset:
         self._check(image_size, render_quality)
         names = self.spec.proprioception
         self._numbers = self.file.read_numbers(names) if names else None
-        train, validation = split_episodes(self.file.num_episodes, validation_share, split_seed)
-        chosen = {"train": train, "validation": validation, "all": np.union1d(train, validation)}
-        if split not in chosen:
-            raise InputError(f"split: expected one of {tuple(chosen)}, found {split!r}")
-        self.episodes = chosen[split]
+        parts = split_episodes(self.file.num_episodes, validation_share, split_seed)
+        if split not in get_args(Split):
+            raise InputError(f"split: expected one of {get_args(Split)}, found {split!r}")
+        everything = np.arange(self.file.num_episodes)
+        self.episodes = everything if split == "all" else getattr(parts, split)
+        train = parts.train
         self.action_mean, self.action_std = _statistics(self.file.actions[self._rows(train, -1)])
         numbers = np.zeros((1, 0)) if self._numbers is None else self._numbers[self._rows(train)]
         self.proprioception_mean, self.proprioception_std = _statistics(numbers)
@@ -277,17 +278,26 @@ class EpisodeDataset:
         return Observation(pictures, self._numbers[beside(first_row, steps) + steps])
 
 
-def split_episodes(
-    num_episodes: int, validation_share: float = 0.1, seed: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Episode numbers for training and for validation, each sorted."""
-    if not 0 <= validation_share < 1:
-        raise InputError(f"validation_share: expected 0 <= share < 1, found {validation_share}")
-    held_out = round(num_episodes * validation_share)
-    if validation_share > 0 and num_episodes > 1:
+class Parts(NamedTuple):
+    """Episode numbers, each sorted."""
+
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    """To choose settings on."""
+    test: NDArray[np.int64]
+    """To report; empty where a single episode is held out."""
+
+
+def split_episodes(num_episodes: int, held_out_share: float = 0.1, seed: int = 0) -> Parts:
+    """Whole episodes for training, and two halves of those held out."""
+    if not 0 <= held_out_share < 1:
+        raise InputError(f"validation_share: expected 0 <= share < 1, found {held_out_share}")
+    held_out = round(num_episodes * held_out_share)
+    if held_out_share > 0 and num_episodes > 1:
         held_out = max(held_out, 1)
     order = np.random.default_rng(seed).permutation(num_episodes)
-    return np.sort(order[held_out:]), np.sort(order[:held_out])
+    half = (held_out + 1) // 2
+    return Parts(*(np.sort(p) for p in (order[held_out:], order[:half], order[half:held_out])))
 
 
 def _statistics(numbers: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -16,6 +16,7 @@ from bilinear_wm.control.box import Action
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Delivery, Tick, step_together
 from bilinear_wm.control.pilot import Pilot
+from bilinear_wm.dynamics.residual import ResidualDynamics
 from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import StartGoal
 from bilinear_wm.models.checkpoint import weights_hash
@@ -159,6 +160,7 @@ class Attempt:
             alarms=self.alarms,
             idle=self.idle,
             trajectory=states if trajectory else [],
+            goal=[round(float(x), 3) for x in self.env.goal] if trajectory else [],
         )
 
 
@@ -244,11 +246,25 @@ def open_results(
         return
     model: dict[str, Any] = {}
     if pilot is not None:
-        model = {"model": pilot.model.kind}
+        residual = isinstance(pilot.model.dynamics, ResidualDynamics)
+        model = {"model": pilot.model.kind, "residual": residual}
         if header.get("checkpoint"):  # another model may come to lie under the same path
             model["weights"] = weights_hash(Path(header["checkpoint"]))
     with ResultFile.opened(out, header | model | machine_facts(), resume) as file:
         yield file
+
+
+def measured_once(file: ResultFile | None, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the file's header says was measured; measured now, and noted there, where it does not.
+
+    So the rest of an interrupted run goes by the same figures as its beginning.
+    """
+    if file is None:
+        return measure()
+    if "measured" not in file.header:
+        file.say("measured", measure())
+    found: dict[str, Any] = file.header["measured"]
+    return found
 
 
 def time_plans(attempts: Iterable[Attempt], pilot: Pilot, config: LoopConfig) -> list[Delivery]:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bilinear_wm.control.horizon import LoopConfig
-from bilinear_wm.control.loop import Delivery
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.evaluation.attempt import (
     BUDGET,
     Attempt,
     Finished,
+    measured_once,
     open_results,
     record,
     run,
@@ -30,9 +30,9 @@ from bilinear_wm.evaluation.attempt import (
 )
 from bilinear_wm.evaluation.elsewhere import attempted_by
 from bilinear_wm.evaluation.film import Film
-from bilinear_wm.evaluation.goals import StartGoal, choose_goals
+from bilinear_wm.evaluation.goals import HeldOut, StartGoal, choose_goals
 from bilinear_wm.evaluation.load import goal_variables, load_planner, make_pilot
-from bilinear_wm.evaluation.summary import Evaluation, describe, summarize
+from bilinear_wm.evaluation.summary import Evaluation, Times, describe, summarize
 from bilinear_wm.executors import helpers
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.reporting.results import Rate, rate
@@ -62,10 +62,12 @@ class EvaluateConfig:
         offset: Environment steps from start to goal.
         episodes: How many starts and goals.
         seed: Chooses them.
+        split: The `test` episodes, to report, or `validation` ones, to choose settings on.
         data: Held-out episodes to take them from; None to simulate fresh ones.
         out: The results file.
         one_by_one: Plan for one episode at a time, to measure latency.
         group: Episodes that run side by side otherwise.
+        residual: Plan with the checkpoint's residual, where it has one.
         monitor: Watch whether the model explains what happens, and replan where it does not.
         memory: Begin each plan from the nearest recorded window of the data's training part.
         trajectories: Keep every state on the way in the results file.
@@ -91,10 +93,12 @@ class EvaluateConfig:
     offset: int = 25
     episodes: int = 100
     seed: int = 0
+    split: HeldOut = "test"
     data: Path | None = None
     out: Path | None = None
     one_by_one: bool = False
     group: int = 10
+    residual: bool = True
     monitor: bool = False
     memory: bool = False
     trajectories: bool = False
@@ -128,16 +132,19 @@ class EvaluateConfig:
             "one_by_one": self.one_by_one,
             "monitor": self.monitor,
             "memory": self.memory,
-        } | unless_usual(self, "goal", "device")
+        } | unless_usual(self, "split", "goal", "paper_settings", "device")
 
 
 def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     """Run an evaluation; finished episodes are in `config.out` whatever happens."""
     at_least(config, 1, "workers")
     camera, pilot = prepare(config)
-    tasks = choose_goals(config.data, config.task, config.offset, config.episodes, config.seed)
+    tasks = choose_goals(
+        config.data, config.task, config.offset, config.episodes, config.seed, config.split
+    )
     opened = open_results(config.out, config.header(), pilot, config.resume)
     with opened as file, helpers(config.workers, config.cluster) as by:
+        measured = measured_once(file, lambda: _time(config, camera, pilot, tasks))
 
         def attempts(some: Sequence[StartGoal]) -> Iterator[Finished]:
             if by is not None:
@@ -147,16 +154,10 @@ def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
         label = f"evaluate {config.task}"
         rows = record(attempts, tasks, label, file, config.trajectories, progress)
     floors: dict[str, Rate | None] = {"random": None, "none": None}
-    made: list[Delivery] = []
-    if pilot is not None:
-        env = _make_env(config, camera)
-        some = (_begin(config, camera, task, env, None, pilot) for task in tasks[:TIMED_CALLS])
-        made = time_plans(some, pilot, _loop(config))
-        for kind in FLOORS if config.floors else ():
-            ran = _floor(config, camera, tasks, kind)
-            floors[kind] = rate([attempt.solved for attempt in ran])
-    encode_ms = [] if pilot is None else _encode_ms(pilot, camera, tasks[0])
-    return summarize(rows, floors, [1e3 * each.plan.seconds for each in made], encode_ms)
+    for kind in FLOORS if config.floors and pilot is not None else ():
+        ran = _floor(config, camera, tasks, kind)
+        floors[kind] = rate([attempt.solved for attempt in ran])
+    return summarize(rows, floors, Times.read(measured))
 
 
 def prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
@@ -166,8 +167,9 @@ def prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
     PLANNERS.check(config.planner, "planner", also=FLOORS)
     _loop(config)  # refuses bad settings before anything is loaded
     loaded = load_planner(
-        config.task, config.checkpoint, config.planner, config.planner_options, config.device
-    )
+        config.task, config.checkpoint, config.planner, config.planner_options, config.device,
+        config.residual,
+    )  # fmt: skip
     pilot = make_pilot(
         loaded, config.horizon, config.data, config.monitor, config.memory, config.goal == "state"
     )
@@ -235,12 +237,19 @@ def _make_env(config: EvaluateConfig, camera: Task) -> Task:
     return make_task(config.task, image_size=8, render_quality=camera.render_quality)
 
 
-def _encode_ms(pilot: Pilot, camera: Task, task: StartGoal) -> list[float]:
-    """Encoding what is seen at a start, again and again."""
-    seen = camera.observe(pilot.model.config.observes, [task.start])
-    times = []
+def _time(
+    config: EvaluateConfig, camera: Task, pilot: Pilot | None, tasks: Sequence[StartGoal]
+) -> dict[str, float | None]:
+    """Single calls before anything else runs: first plans, and encoding what a start shows."""
+    if pilot is None:
+        return Times.of((), ()).numbers()
+    env = _make_env(config, camera)
+    some = (_begin(config, camera, task, env, None, pilot) for task in tasks[: TIMED_CALLS + 1])
+    made = time_plans(some, pilot, _loop(config))
+    seen = camera.observe(pilot.model.config.observes, [tasks[0].start])
+    encoding = []
     for _ in range(10):
         begun = time.perf_counter()
         pilot.model.encode(seen)
-        times.append(1e3 * (time.perf_counter() - begun))
-    return times
+        encoding.append(time.perf_counter() - begun)
+    return Times.of([each.plan.seconds for each in made], encoding).numbers()

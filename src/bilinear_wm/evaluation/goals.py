@@ -2,21 +2,31 @@
 
 A goal is where a behaviour episode was `offset` environment steps after the start. Episodes come
 from the held-out part of an episode file, or are simulated with seeds that training never uses.
+Settings are chosen on validation episodes and reported on test episodes; no episode is in both.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.data.episode import EVALUATION_STREAM, episode_seed, simulate_episode
+from bilinear_wm.data.episode import (
+    EVALUATION_STREAM,
+    VALIDATION_STREAM,
+    episode_seed,
+    simulate_episode,
+)
 from bilinear_wm.data.file import EpisodeFile
 from bilinear_wm.data.windows import split_episodes
 from bilinear_wm.errors import InputError
 from bilinear_wm.tasks import make_task
+
+HeldOut = Literal["validation", "test"]
+STREAMS: dict[HeldOut, int] = {"validation": VALIDATION_STREAM, "test": EVALUATION_STREAM}
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,7 @@ class StartGoal:
 
 
 def choose_goals(
-    data: Path | None, task: str, offset: int, count: int, seed: int
+    data: Path | None, task: str, offset: int, count: int, seed: int, split: HeldOut = "test"
 ) -> list[StartGoal]:
     """From the held-out episodes of a file, or from fresh ones."""
     if count < 1 or offset < 1:
@@ -39,11 +49,13 @@ def choose_goals(
     if seed < 0:
         raise InputError(f"seed: expected at least 0, found {seed}")
     if data is not None:
-        return goals_from_data(data, task, offset, count, seed)
-    return simulated_goals(task, offset, count, seed)
+        return goals_from_data(data, task, offset, count, seed, split)
+    return simulated_goals(task, offset, count, seed, split)
 
 
-def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -> list[StartGoal]:
+def goals_from_data(
+    path: Path, task: str, offset: int, count: int, seed: int, split: HeldOut = "test"
+) -> list[StartGoal]:
     """Starts and goals from the episodes that training holds out."""
     file = EpisodeFile(path)
     if file.task is not None and file.task != task:
@@ -53,18 +65,25 @@ def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -
             f"data {path}: expected states, to set up starts and to judge success, found none; "
             "evaluate without `data` on freshly simulated episodes"
         )
-    _, held_out = split_episodes(file.num_episodes)
-    return _choose([(int(e), file.episode_states(int(e))) for e in held_out], offset, count, seed,
-                   f"data {path}")  # fmt: skip
+    chosen = getattr(split_episodes(file.num_episodes), split)
+    if len(chosen) == 0:
+        raise InputError(
+            f"data {path}: expected {split} episodes, found none: training holds out a tenth of "
+            f"the {file.num_episodes} episodes, half of them for {split}; record at least 15"
+        )
+    episodes = [(int(e), file.episode_states(int(e))) for e in chosen]
+    return _choose(episodes, offset, count, seed, f"data {path}")
 
 
-def simulated_goals(task: str, offset: int, count: int, seed: int) -> list[StartGoal]:
+def simulated_goals(
+    task: str, offset: int, count: int, seed: int, split: HeldOut = "test"
+) -> list[StartGoal]:
     """Starts and goals from fresh episodes, one an episode as far as they are long enough."""
     env = make_task(task, image_size=8)
     episodes: list[tuple[int, NDArray[np.float64]]] = []
     long_enough = 0
     for i in range(4 * count):
-        episode = simulate_episode(env, episode_seed(seed, i, EVALUATION_STREAM))
+        episode = simulate_episode(env, episode_seed(seed, i, STREAMS[split]))
         episodes.append((i, episode.states))
         long_enough += len(episode.states) > offset
         if long_enough >= count or (i >= 20 and long_enough == 0):

@@ -14,6 +14,7 @@ from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.data.windows import EpisodeDataset
+from bilinear_wm.dynamics.residual import ResidualDynamics
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
@@ -42,11 +43,19 @@ def load_planner(
     planner: str,
     options: dict[str, Any],
     device: str = "cpu",
+    residual: bool = True,
 ) -> LoadedPlanner:
-    """Everything that plans for a task, from a checkpoint."""
+    """Everything that plans for a task, from a checkpoint; without its residual if asked to."""
     if checkpoint is None:
         raise InputError(f"checkpoint: expected a trained model for {planner}, found none")
     model = load_model(checkpoint, device)
+    if not residual:
+        if not isinstance(model.dynamics, ResidualDynamics):
+            raise InputError(
+                "residual: expected a checkpoint with a residual to leave out, found none in "
+                f"{checkpoint}"
+            )
+        model.dynamics = model.dynamics.structured
     camera = checked_camera(model, task, checkpoint)
     made = PLANNERS[planner](model.dynamics, make_planner_config(planner, options))
     low, high = camera.action_space.low, camera.action_space.high  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from bilinear_wm.errors import InputError, check_choices
 from bilinear_wm.evaluation.attempt import (
     BUDGET,
     Attempt,
+    measured_once,
     open_results,
     record,
     run,
@@ -32,10 +33,10 @@ from bilinear_wm.evaluation.attempt import (
     side_by_side,
     time_plans,
 )
-from bilinear_wm.evaluation.goals import StartGoal, choose_goals
+from bilinear_wm.evaluation.goals import HeldOut, StartGoal, choose_goals
 from bilinear_wm.evaluation.load import load_planner, make_pilot
 from bilinear_wm.planning import PLANNERS
-from bilinear_wm.reporting.results import Rate, percentile, rate
+from bilinear_wm.reporting.results import Rate, mean_jerk, percentile, rate
 from bilinear_wm.stage import JsonObject, Outcome, unless_usual
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
@@ -67,6 +68,7 @@ class RealtimeConfig:
         offset: Environment steps from start to the goal's first place; twice as many may be taken.
         episodes: How many tasks, of those that standing still does not solve.
         seed: Chooses tasks and walks.
+        split: The `test` episodes, to report, or `validation` ones, to choose settings on.
         data: Held-out episodes to take tasks from; None to simulate fresh ones.
         out: The results file.
         resume: Complete an interrupted results file.
@@ -76,6 +78,7 @@ class RealtimeConfig:
         monitor: Watch whether the model explains what happens, and plan afresh where it does not.
         memory: Begin plans that continue none from the nearest recorded window of the data's
             training part.
+        paper_settings: Take horizon and planner settings from the paper's table.
         device: Where the model runs: cpu, cuda, cuda:1 ...
         live: Run the simulator against the real clock, with the real-time controller, instead of
             counting latency.
@@ -92,12 +95,14 @@ class RealtimeConfig:
     offset: int = 25
     episodes: int = 100
     seed: int = 0
+    split: HeldOut = "test"
     data: Path | None = None
     out: Path | None = None
     resume: bool = False
     protocol: Protocol = "paper"
     monitor: bool = False
     memory: bool = False
+    paper_settings: bool = False
     device: str = "cpu"
     live: bool = False
 
@@ -139,7 +144,7 @@ class RealtimeConfig:
             "protocol": self.protocol,
             "monitor": self.monitor,
             "memory": self.memory,
-        } | unless_usual(self, "device")
+        } | unless_usual(self, "split", "paper_settings", "device")
 
     @property
     def loop(self) -> LoopConfig:
@@ -199,13 +204,6 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
         camera = loaded.camera
     tasks, solved_by_nothing = countable_tasks(config, env)
-    latencies = [config.latency_ms or 0.0]
-    if pilot is not None and config.latency_ms is None:
-        some = (tasks[i % len(tasks)] for i in range(TIMED_CALLS + 1))
-        begun = (begin(config, task, env, camera, pilot) for task in some)
-        made = time_plans(begun, pilot, config.loop)
-        latencies = [1e3 * (each.encode_seconds + each.plan_seconds) for each in made]
-    delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
 
     def floor(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         attempts = (begin(config, task, env, camera) for task in some)
@@ -216,30 +214,47 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
             return floor(some)
         envs = [make_task(config.task, image_size=8) for _ in range(min(GROUP, len(some)))]
         groups = side_by_side(some, envs, lambda task, env: begin(config, task, env, camera, pilot))
-        return run(groups, pilot, config.loop, delay)
+        return run(groups, pilot, config.loop, measured["delay_steps"])
 
-    header = config.header() | {"live": False}
-    with open_results(config.out, header, pilot, config.resume) as file:
+    with open_results(config.out, config.header() | {"live": False}, pilot, config.resume) as file:
+        measured = measured_once(
+            file,
+            lambda: (
+                _latency(config, tasks, env, camera, pilot)
+                | {"solved_by_nothing": solved_by_nothing}
+            ),
+        )
         rows = record(attempts, tasks, f"realtime {config.task}", file, progress=progress)
     return Realtime(
         success=rate([row.success for row in rows]),
         floor_random=rate([attempt.solved for attempt in floor(tasks)]),
-        solved_by_nothing=solved_by_nothing,
-        latency_ms_p50=percentile(latencies, 50),
-        latency_ms_p99=percentile(latencies, 99),
-        delay_steps=delay,
+        **measured,
         idle_share=sum(row.idle for row in rows) / max(sum(row.steps for row in rows), 1),
         plans_per_episode=float(np.mean([row.plans for row in rows])),
-        jerk=float(np.mean([row.jerk for row in rows])),
+        jerk=mean_jerk(rows),
         distance_median=float(np.median([row.distance for row in rows])),
         episodes=len(rows),
     )
 
 
+def _latency(
+    config: RealtimeConfig, tasks: Sequence[StartGoal], env: Task, camera: Task, pilot: Pilot | None
+) -> dict[str, Any]:
+    """Of a planning call, encoding included, and the steps that pass meanwhile."""
+    latencies = [config.latency_ms or 0.0]
+    if pilot is not None and config.latency_ms is None:
+        some = (tasks[i % len(tasks)] for i in range(TIMED_CALLS + 1))
+        made = time_plans((begin(config, t, env, camera, pilot) for t in some), pilot, config.loop)
+        latencies = [1e3 * (each.encode_seconds + each.plan_seconds) for each in made]
+    p50, p99 = (percentile(latencies, share) for share in (50, 99))
+    delay = math.ceil(p50 * 1e-3 * config.control_hz)
+    return {"latency_ms_p50": p50, "latency_ms_p99": p99, "delay_steps": delay}
+
+
 def countable_tasks(config: RealtimeConfig, env: Task) -> tuple[list[StartGoal], float]:
     """Tasks that standing still does not solve, and the share of those that it does."""
     count = CANDIDATES * config.episodes
-    drawn = choose_goals(config.data, config.task, config.offset, count, config.seed)
+    drawn = choose_goals(config.data, config.task, config.offset, count, config.seed, config.split)
     counted: list[StartGoal] = []
     examined = 0
     still = run_floor("none", (begin(config, task, env, env) for task in drawn), config.seed)

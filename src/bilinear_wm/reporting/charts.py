@@ -10,22 +10,11 @@ from matplotlib.figure import Figure
 
 from bilinear_wm.registry import PLANNERS
 from bilinear_wm.reporting import figures, published
-from bilinear_wm.reporting.findings import Findings, Run, in_order, replanning
+from bilinear_wm.reporting.findings import FLOORS, Findings, Run, in_order, main_runs
 from bilinear_wm.reporting.results import Rate
 
-FLOORS = ("random", "none")
-BLOCK = 5
-"""Environment steps a block."""
 PATHS = 30
 """Trajectories a panel."""
-
-
-def main_runs(runs: Sequence[Run]) -> list[Run]:
-    """Of several runs of one thing (a memory, another horizon) the one with the shortest name."""
-    chosen: dict[tuple[Any, ...], Run] = {}
-    for run in sorted(runs, key=lambda run: len(run.path.name)):
-        chosen.setdefault((run.header["task"], run.header["offset"], run.label), run)
-    return [run for run in runs if run in chosen.values()]
 
 
 def own_planners(runs: Sequence[Run]) -> list[Run]:
@@ -46,21 +35,27 @@ def draw_success(found: Findings) -> Figure | None:
     tasks = _tasks(runs)
     if not tasks:
         return None
-    figure, (left, right) = figures.new_figure(2, width=5.2)
-    labels = list(dict.fromkeys(run.label for run in sorted(runs, key=lambda run: run.rank)))
-    for place, (label, colour) in enumerate(zip(labels, figures.colours(), strict=False)):
-        some = [run for run in runs if run.label == label]
+    figure, (left, *times) = figures.new_figure(3, width=4.6)
+    labels = _labels(runs)
+    for place, label in enumerate(labels):
+        some, colour = [run for run in runs if run.label == label], figures.colour(label)
         x = [tasks.index(run.header["task"]) + _offset(place, len(labels)) for run in some]
         _bars(left, x, [run.success for run in some], 0.8 / len(labels), colour, label)
-        timed = [(at, run.ms_per_plan) for at, run in zip(x, some, strict=True)]
-        timed = [(at, ms) for at, ms in timed if np.isfinite(ms)]
-        right.bar([at for at, _ in timed], [ms for _, ms in timed], 0.8 / len(labels), color=colour)
+        for axis, values in zip(
+            times,
+            ([run.ms_per_plan for run in some], [run.ms_per_episode for run in some]),
+            strict=True,
+        ):
+            timed = [(at, ms) for at, ms in zip(x, values, strict=True) if ms > 0]
+            axis.bar([at for at, _ in timed], [ms for _, ms in timed], 0.8 / len(labels),
+                     color=colour)  # fmt: skip
     _published(left, tasks, published.SUCCESS_25["bilinear"], ":", "paper")
     names = [figures.task_title(task) for task in tasks]
     left.set(ylabel="success @25 (%)", ylim=(0, 105))
-    right.set(ylabel="ms a plan")
-    figures.plain_log(right)
-    for axis in (left, right):
+    for axis, what in zip(times, ("a plan", "an episode"), strict=True):
+        axis.set(ylabel=f"ms {what}")
+        figures.plain_log(axis)
+    for axis in (left, *times):
         axis.set_xticks(range(len(names)), names)
         axis.set_xlim(-0.5, len(names) - 0.5)
     figure.legend(loc="outside lower center", ncols=4)
@@ -74,7 +69,10 @@ def draw_jerk(found: Findings) -> Figure | None:
     if not runs:
         return None
     figure, axis = figures.new_figure(width=5.0)
-    values = [np.array([row.jerk for row in run.rows if row.steps > 1]) for run in runs]
+    values = [
+        np.array([row.jerk for row in run.rows if row.steps > 1 and not row.solved_at_start])
+        for run in runs
+    ]
     axis.boxplot(values, orientation="horizontal", tick_labels=[run.label for run in runs],
                  showfliers=False, medianprops={"color": figures.ORANGE})  # fmt: skip
     axis.set(xlabel="mean change between consecutive actions", title="TwoRoom @25")
@@ -87,7 +85,9 @@ def draw_paths(found: Findings) -> Figure | None:
                                    and not r.moving and r.header["offset"] == 25]))  # fmt: skip
     paths = {
         run.label: [
-            (np.array(row.trajectory)[:, :2], row.success) for row in run.rows if row.trajectory
+            figures.Path2D(np.array(row.trajectory)[:, :2], row.goal[:2], row.success)
+            for row in sorted(run.rows, key=lambda row: row.index)
+            if row.trajectory
         ][:PATHS]
         for run in runs
     }
@@ -96,15 +96,10 @@ def draw_paths(found: Findings) -> Figure | None:
 
 
 def draw_horizons(found: Findings) -> Figure | None:
-    """Success against the distance of the goal, for each way to choose the plan's horizon."""
+    """Success against the distance of the goal, by the protocol that most methods ran."""
     lines: dict[tuple[str, str], dict[int, Run]] = {}
-    fixed = [r for r in own_planners(found.runs)
-             if not r.moving and r.model != "-" and not r.header.get("memory")]  # fmt: skip
-    for run in sorted(fixed, key=lambda run: len(run.path.name), reverse=True):
-        offset, horizon = run.header["offset"], run.header["horizon"]
-        rules = [f"H = {horizon}"] + ["H = offset / 5"] * (horizon * BLOCK == offset)
-        for rule in rules:
-            lines.setdefault((run.header["task"], f"{run.label}, {rule}"), {})[offset] = run
+    for run in main_runs([r for r in own_planners(found.runs) if not r.moving]):
+        lines.setdefault((run.header["task"], run.label), {})[run.header["offset"]] = run
     lines = {key: line for key, line in lines.items() if len(line) > 1}
     tasks = in_order((task for task, _ in lines), published.TASKS)
     if not tasks:
@@ -113,12 +108,12 @@ def draw_horizons(found: Findings) -> Figure | None:
     labels = sorted(ranks, key=lambda label: (ranks[label], label))
     figure, axes = figures.new_figure(len(tasks), width=3.0)
     for task, axis in zip(tasks, np.atleast_1d(axes), strict=True):
-        for label, colour in zip(labels, figures.colours(), strict=False):
+        for label in labels:
             line = sorted(lines.get((task, label), {}).items())
             rates = [run.success for _, run in line]
             axis.errorbar(
                 [offset for offset, _ in line], [100 * r.value for r in rates], _whiskers(rates),
-                fmt="o-", capsize=3, color=colour, label=label,
+                fmt="o-", capsize=3, color=figures.colour(label), label=label,
             )  # fmt: skip
         offsets = sorted({offset for (name, _), line in lines.items() if name == task
                           for offset in line})  # fmt: skip
@@ -134,7 +129,9 @@ def draw_moving(found: Findings) -> Figure | None:
     """Moving goals; of several budgets of a planner the best."""
     best: dict[tuple[str, str], Run] = {}
     for run in (run for run in found.runs if run.moving):
-        key = run.label + replanning(run.header), run.header["task"]
+        how = "" if run.replan in ("", "exhausted") else f", {run.replan}"
+        plain = ", ".join(o for o in run.options if not o.endswith("samples"))
+        key = run.label + how + (f", {plain}" if plain else ""), run.header["task"]
         if key not in best or run.success.value > best[key].success.value:
             best[key] = run
     runs = list(best.values())
@@ -144,8 +141,9 @@ def draw_moving(found: Findings) -> Figure | None:
     figure, axis = figures.new_figure(width=6.0)
     ranked = sorted(best.items(), key=lambda item: item[1].rank)
     labels = list(dict.fromkeys(label for (label, _), _ in ranked))
-    for place, (label, colour) in enumerate(zip(labels, figures.colours(), strict=False)):
+    for place, label in enumerate(labels):
         some = [run for (name, _), run in best.items() if name == label]
+        colour = figures.colour(label)
         x = [tasks.index(run.header["task"]) + _offset(place, len(labels)) for run in some]
         _bars(axis, x, [run.success for run in some], 0.8 / len(labels), colour, label)
     _published(axis, tasks, published.MOVING, ":", "paper")
@@ -157,19 +155,20 @@ def draw_moving(found: Findings) -> Figure | None:
 
 
 def draw_training(found: Findings) -> Figure | None:
-    """Losses, and the smallest singular value of R."""
+    """The forward loss, and the smallest singular value of R."""
     runs = {name: rows for name, rows in found.trainings.items()
             if any("sigma_min" in row for row in rows)}  # fmt: skip
     if not runs:
         return None
     figure, (left, right) = figures.new_figure(2, width=4.4)
     for (name, rows), colour in zip(runs.items(), figures.colours(), strict=False):
-        for axis, field in ((left, "val_total"), (right, "sigma_min")):
+        for axis, field in ((left, "val_forward"), (right, "sigma_min")):
             points = [(row["step"], row[field]) for row in rows if field in row]
-            axis.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=name)
+            if points:
+                axis.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=name)
     figures.plain_log(left)
     figures.plain_log(right)
-    left.set(xlabel="step", ylabel="held-out objective")
+    left.set(xlabel="step", ylabel="forward loss, held-out")
     right.set(xlabel="step", ylabel="smallest singular value of R")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
@@ -205,6 +204,10 @@ def draw_controllers(found: Findings) -> Figure | None:
     return figure
 
 
+def _labels(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(run.label for run in sorted(runs, key=lambda run: run.rank)))
+
+
 def _tasks(runs: Sequence[Run]) -> list[str]:
     return in_order((run.header["task"] for run in runs), published.TASKS)
 
@@ -235,18 +238,23 @@ def _bars(
              yerr=_whiskers(rates), error_kw={"lw": 1, "capsize": 2})  # fmt: skip
 
 
-FIGURES: tuple[tuple[str, str, Callable[[Findings], Figure | None]], ...] = (
-    ("success", "Success and planning time at offset 25 (paper, Figure 1).", draw_success),
+FIGURES: tuple[tuple[str, str, Callable[[Findings], Figure | None], str], ...] = (
+    ("success", "Success, and planning time a plan and an episode, @25 (paper, Figure 1).",
+     draw_success, "fig1"),
     ("variance", "Variance explained by principal components (paper, Figure 2).",
-     lambda found: figures.draw_variance(found.geometries) if found.geometries else None),
-    ("jerk", "Smoothness in TwoRoom (paper, Figure 3).", draw_jerk),
-    ("paths", "Trajectories in TwoRoom, the same starts and goals (paper, Figure 3).", draw_paths),
-    ("horizons", "Success against the distance of the goal (paper, Figure 4).", draw_horizons),
+     lambda found: figures.draw_variance(found.geometries) if found.geometries else None, "fig2"),
+    ("jerk", "Smoothness in TwoRoom (paper, Figure 3).", draw_jerk, "fig1 --tasks tworoom"),
+    ("paths", "Trajectories in TwoRoom, the same starts and goals (paper, Figure 3).", draw_paths,
+     "fig1 --tasks tworoom"),
+    ("horizons", "Success against the distance of the goal (paper, Figure 4).", draw_horizons,
+     "fig4"),
     ("moving", "Moving goals at 20 Hz; of several sample budgets the best (paper, Figure 5).",
-     draw_moving),
-    ("training", "Training, and the smallest singular value of R (paper, Figure 6).",
-     draw_training),
-    ("controllers", "Every model with every planner (paper, Figure 7).", draw_controllers),
+     draw_moving, "fig5"),
+    ("training", "Forward loss, and the smallest singular value of R (paper, Figure 6).",
+     draw_training, "fig6"),
+    ("controllers", "Every model with every planner (paper, Figure 7).", draw_controllers, "fig7"),
     ("controllable", "Directions that a plan controls.",
-     lambda found: figures.draw_controllable(found.geometries) if found.geometries else None),
+     lambda found: figures.draw_controllable(found.geometries) if found.geometries else None,
+     "fig2"),
 )  # fmt: skip
+"""Name, caption, drawing, and what makes its data: `bwm reproduce --only ...`."""

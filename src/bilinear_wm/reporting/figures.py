@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -64,9 +64,14 @@ def draw_geometry(found: dict[str, Any], folder: Path) -> list[Path]:
         save(draw_controllable([found]), folder / "controllable.png"),
     ]
     page = folder / "projection.html"
-    data = {"points": found["points"], "variables": found["variables"], "title": title(found)}
-    page.write_text(PAGE.read_text().replace("{{data}}", cells.script(data)))
+    page.write_text(turning_page(found))
     return [*made, page]
+
+
+def turning_page(found: dict[str, Any]) -> str:
+    """A page on which the projection turns."""
+    data = {"points": found["points"], "variables": found["variables"], "title": title(found)}
+    return PAGE.read_text().replace("{{data}}", cells.script(data))
 
 
 def task_title(task: str) -> str:
@@ -162,8 +167,17 @@ def draw_controllable(several: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def draw_paths(paths: Mapping[str, Sequence[tuple[NDArray[np.float64], bool]]]) -> Figure:
-    """Where the dot of TwoRoom went, one panel a method: (positions, solved) of each episode."""
+class Path2D(NamedTuple):
+    """Where a dot went in one episode."""
+
+    positions: NDArray[np.float64]
+    goal: Sequence[float]
+    """Nothing where the file does not tell."""
+    solved: bool
+
+
+def draw_paths(paths: Mapping[str, Sequence[Path2D]]) -> Figure:
+    """Where the dot of TwoRoom went, one panel a method: from a dot towards a cross."""
     figure, axes = new_figure(len(paths), width=3.2, height=3.4)
     inside = tworoom.BORDER, tworoom.CANVAS - tworoom.BORDER
     wall = tworoom.WALL_X - tworoom.WALL_HALF
@@ -173,10 +187,12 @@ def draw_paths(paths: Mapping[str, Sequence[tuple[NDArray[np.float64], bool]]]) 
             axis.add_patch(
                 Rectangle((wall, low), 2 * tworoom.WALL_HALF, high - low, color=GREY, lw=0)
             )
-        for positions, solved in episodes:
-            axis.plot(*positions.T, color=BLUE if solved else ORANGE, lw=0.8, alpha=0.8)
-            axis.plot(*positions[0], "o", ms=2.5, color="black")
-        count = sum(solved for _, solved in episodes)
+        for path in episodes:
+            axis.plot(*path.positions.T, color=BLUE if path.solved else ORANGE, lw=0.8, alpha=0.8)
+            axis.plot(*path.positions[0], "o", ms=2.5, color="black")
+            if path.goal:
+                axis.plot(*path.goal, "x", ms=3.5, mew=0.9, color="black")
+        count = sum(path.solved for path in episodes)
         axis.set(xlim=inside, ylim=inside[::-1], aspect="equal", xticks=[], yticks=[])
         axis.set_title(f"{label}\n{count} of {len(episodes)} solved", fontsize=9)
         axis.grid(visible=False)
@@ -191,6 +207,29 @@ def plain_log(axis: Any) -> None:
     axis.yaxis.set_major_formatter("{x:g}")
     low, high = axis.get_ylim()
     axis.yaxis.set_minor_formatter("{x:g}" if high / low < 8 else "")
+
+
+METHODS = {
+    "bilinear, gauss-newton": BLUE,
+    "bilinear, cem": SKY,
+    "bilinear, icem": "#004C78",
+    "bilinear, prior": "#7F3C8D",
+    "smwm, cem": GREEN,
+    "smwm, icem": "#6ACBAA",
+    "smwm, gauss-newton": "#00573F",
+    "lewm, cem": ORANGE,
+    "lewm, icem": YELLOW,
+    "lewm, gauss-newton": "#8C3D00",
+    "random": GREY,
+    "none": "#BFBFBF",
+}
+"""One colour a method in every figure: models by hue, planners by shade."""
+
+
+def colour(label: str) -> str:
+    """Of a method, whatever options follow its name; pink for what is somebody's own."""
+    fits = [name for name in METHODS if label == name or label.startswith(f"{name},")]
+    return METHODS[max(fits, key=len)] if fits else PINK
 
 
 def colours() -> Iterator[str]:

@@ -15,9 +15,19 @@ from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.registry import NAME, PLANNERS
 from bilinear_wm.reporting import published
-from bilinear_wm.reporting.results import UNCOMPARED, EpisodeResult, Rate, rate, read_results
+from bilinear_wm.reporting.results import (
+    UNCOMPARED,
+    EpisodeResult,
+    Rate,
+    mean_jerk,
+    rate,
+    read_results,
+)
 
 METRICS, GEOMETRY = "metrics.jsonl", "geometry.json"
+FLOORS = ("random", "none")
+ALIKE = ("task", "goal", "model", "planner", "replans after", "options", "horizon")
+"""Cells that runs share which differ in their training seed alone."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,7 @@ class Run:
 
     @property
     def model(self) -> str:
-        if self.header["planner"] in ("random", "none"):
+        if self.header["planner"] in FLOORS:
             return "-"
         return str(self.header.get("model", "bilinear"))
 
@@ -50,8 +60,51 @@ class Run:
         return 1e3 * seconds / plans if plans else float("nan")
 
     @property
+    def ms_per_episode(self) -> float:
+        """Of planning and encoding, in the mean of the episodes that had to act."""
+        seconds = [r.plan_seconds + r.encode_seconds for r in self.rows if not r.solved_at_start]
+        return 1e3 * float(np.mean(seconds)) if seconds else float("nan")
+
+    @property
     def label(self) -> str:
-        return f"{self.model}, {self.header['planner']}"
+        return f"{self.model}, {self.header['planner']}" if self.model != "-" else self.planner
+
+    @property
+    def planner(self) -> str:
+        return str(self.header["planner"])
+
+    @property
+    def replan(self) -> str:
+        """Blocks between plans, or `whole`; for moving goals `exhausted` or `always`."""
+        if self.planner in FLOORS:
+            return ""
+        if self.moving:
+            return str(self.header.get("replan", "exhausted"))
+        every = self.header.get("replan_every")
+        return "whole" if every is None or every >= self.header["horizon"] else str(every)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """In what it departs from the usual run of its kind."""
+        facts, given = self.header, self.header.get("planner_options") or {}
+        found = [name for name in ("memory", "monitor", "live") if facts.get(name)]
+        if facts.get("paper_settings"):
+            found.append("paper settings")
+        if facts.get("protocol") == "controller" and not facts.get("live"):
+            found.append("as the controller")
+        if facts.get("goal") == "state":
+            found.append("goal state")
+        if facts.get("split") == "validation":
+            found.append("validation")
+        if "samples" in given:
+            found.append(f"{given['samples']} x {given.get('iterations', 30)} samples")
+        return tuple(found)
+
+    @property
+    def training(self) -> tuple[str, str]:
+        """What was trained, and with which seed: checkpoints of one thing end in -s0, -s1 ..."""
+        stem, mark, seed = str(self.header.get("checkpoint")).rpartition("-s")
+        return (stem, seed) if mark and seed.isdigit() else (stem + mark + seed, "0")
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -67,13 +120,11 @@ class Run:
         task, planner = self.header["task"], self.header["planner"]
         if planner == "random" and not self.moving and self.header["offset"] == 25:
             return published.RANDOM_25.get(task)
-        ours = self.model == "bilinear" and planner == "gauss-newton"
-        if self.moving:
-            theirs = ours and not self.header.get("live")
-            return published.MOVING.get(task) if theirs else None
-        if self.header["offset"] != 25 or not (ours or planner == "cem"):
+        if planner != published.OWN_PLANNERS.get(self.model) or self.options:
             return None
-        return published.SUCCESS_25.get(self.model, {}).get(task)
+        if self.moving:
+            return published.MOVING.get(task) if self.model == "bilinear" else None
+        return published.SUCCESS_25[self.model].get(task) if self.header["offset"] == 25 else None
 
     def cells(self) -> dict[str, Any]:
         """A row of the table."""
@@ -82,28 +133,20 @@ class Run:
             "task": self.header["task"],
             "goal": "moving" if self.moving else f"@{self.header['offset']}",
             "model": self.model,
-            "planner": self.header["planner"] + replanning(self.header),
+            "planner": self.planner,
+            "replans after": self.replan,
+            "options": ", ".join(self.options),
             "horizon": self.header["horizon"],
             "success": f"{100 * found.value:.0f} %",
             "interval": f"{100 * found.low:.0f}-{100 * found.high:.0f}",
             "episodes": found.count,
             "solved at start": sum(row.solved_at_start for row in self.rows),
             "ms a plan": "" if np.isnan(self.ms_per_plan) else f"{self.ms_per_plan:.1f}",
-            "jerk": f"{np.mean([row.jerk for row in self.rows]):.3f}",
+            "jerk": "" if np.isnan(jerk := mean_jerk(self.rows)) else f"{jerk:.3f}",
             "paper": "" if self.paper is None else f"{self.paper:g} %",
             "seed": self.header["seed"],
             "file": self.path.name,
         }
-
-
-def replanning(header: dict[str, Any]) -> str:
-    """How a run replans, and by which protocol, where that is not the usual way."""
-    said = ", replanning always" if header.get("replan") == "always" else ""
-    if header.get("replan_every"):
-        said = f", replanning every {header['replan_every']}"
-    if header.get("live"):
-        return f"{said}, live"
-    return f"{said}, as the controller" if header.get("protocol") == "controller" else said
 
 
 @dataclass(frozen=True)
@@ -119,7 +162,7 @@ class SeedSummary:
         reach = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
         first = self.runs[0].cells()
         return {
-            **{name: first[name] for name in ("task", "goal", "model", "planner", "horizon")},
+            **{name: first[name] for name in ALIKE},
             "training seeds": len(values),
             "mean success": f"{mean:.1f} %",
             "interval": f"{max(mean - reach, 0):.1f}-{min(mean + reach, 100):.1f}",
@@ -131,11 +174,9 @@ def over_seeds(runs: Sequence[Run]) -> list[SeedSummary]:
     """Runs that differ in nothing but the training seed, by which their checkpoints end (-s0)."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        stem, mark, seed = str(run.header.get("checkpoint")).rpartition("-s")
-        if mark and seed.isdigit():
-            facts = {k: v for k, v in run.header.items() if k not in (*UNCOMPARED, "weights")}
-            key = json.dumps(facts | {"checkpoint": stem}, sort_keys=True)
-            groups.setdefault(key, []).append(run)
+        facts = {k: v for k, v in run.header.items() if k not in (*UNCOMPARED, "weights")}
+        key = json.dumps(facts | {"checkpoint": run.training[0]}, sort_keys=True)
+        groups.setdefault(key, []).append(run)
     return [SeedSummary(tuple(group)) for group in groups.values() if len(group) > 1]
 
 
@@ -178,6 +219,33 @@ def gather(folders: Sequence[Path]) -> Findings:
         )
     )
     return Findings(runs, trainings, geometries)
+
+
+def main_runs(runs: Sequence[Run]) -> list[Run]:
+    """One run of each model and planner for each goal, all of a goal by the same protocol.
+
+    The protocol is the one that most of them ran by; of equals the one that replans soonest. Of
+    what ran more than once by it, the run with the fewest options, the residual, the first seed.
+    """
+    goals: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        goals.setdefault((run.moving, run.header["task"], run.header["offset"]), []).append(run)
+    chosen: list[Run] = []
+    for some in goals.values():
+        methods: dict[str, set[str]] = {}
+        for run in (run for run in some if run.planner not in FLOORS):
+            methods.setdefault(run.replan, set()).add(run.label)
+        order = sorted(methods, key=lambda name: (-len(methods[name]), name))
+        best: dict[str, Run] = {}
+        for run in sorted(some, key=_plainness):
+            if run.planner in FLOORS or run.replan == order[0]:
+                best.setdefault(run.label, run)
+        chosen += best.values()
+    return [run for run in runs if run in chosen]
+
+
+def _plainness(run: Run) -> tuple[Any, ...]:
+    return len(run.options), not run.header.get("residual", True), run.training[1], run.path.name
 
 
 def place(name: str, known: Sequence[str]) -> tuple[int, str]:

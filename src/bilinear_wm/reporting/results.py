@@ -22,12 +22,16 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.options import check_types, from_json
 from bilinear_wm.stage import Outcome
 
-UNCOMPARED = ("versions", "machine")
+UNCOMPARED = ("versions", "machine", "measured")
 """What a file may be completed without."""
+LATER = ("weights", "residual")
+"""What files from before it was noted lack."""
 HEADER: dict[str, type] = {
     "task": str, "planner": str, "offset": int, "horizon": int, "seed": int,
 }  # fmt: skip
 """What every header has."""
+STATES = {"trajectory": (2, "equally long lists of numbers"), "goal": (1, "numbers")}
+"""Fields of an episode that hold states."""
 PACKAGES = ("bilinear-world-models", "torch", "numpy", "mujoco", "pymunk", "numba")
 
 
@@ -57,6 +61,8 @@ class EpisodeResult:
     """Steps without a plan, where planning takes time."""
     trajectory: list[list[float]] = field(default_factory=list)
     """The state at the start and after every step, where it was asked for."""
+    goal: list[float] = field(default_factory=list)
+    """The state to be reached, beside a trajectory."""
 
 
 @dataclass(frozen=True)
@@ -108,26 +114,29 @@ class ResultFile:
                 )
             found, self.rows = read_results(path)
             for name in header:
-                # A file from before this was noted has no `weights`.
-                known = name in found or name != "weights"
+                known = name in found or name not in LATER
                 if name not in UNCOMPARED and known and found.get(name) != header[name]:
                     raise InputError(
                         f"resume {path}: expected {name} {header[name]}, found "
                         f"{found.get(name)}; give the options of the first run"
                     )
-            self._header = found
+            self.header = found
             self._rewrite()  # a last line that an interruption cut is dropped
         else:
-            self._header = header
+            self.header = header
             self._rewrite()
 
     def _rewrite(self) -> None:
-        lines = [json.dumps({"header": self._header})] + [json.dumps(asdict(r)) for r in self.rows]
+        lines = [json.dumps({"header": self.header})] + [json.dumps(asdict(r)) for r in self.rows]
         disk.write_text(self.path, "\n".join(lines) + "\n")
 
     def note(self, name: str, fact: Any) -> None:
         """Add to a list in the header, of what is known only at the end."""
-        self._header = self._header | {name: [*self._header.get(name, []), fact]}
+        self.say(name, [*self.header.get(name, []), fact])
+
+    def say(self, name: str, fact: Any) -> None:
+        """Add to the header."""
+        self.header = self.header | {name: fact}
         self._rewrite()
 
     def add(self, row: EpisodeResult) -> None:
@@ -181,19 +190,20 @@ def _check_header(path: Path, header: Any) -> None:
 
 def _row(values: dict[str, Any], where: str) -> EpisodeResult:
     """An episode's line; refuses other types than the fields have."""
-    plain = {name: value for name, value in values.items() if name != "trajectory"}
+    plain = {name: value for name, value in values.items() if name not in STATES}
     plain = from_json(EpisodeResult, plain)
     check_types(EpisodeResult, plain, where)
-    states = values.get("trajectory", [])
-    try:
-        sound = isinstance(states, list) and (
-            not states or np.asarray(states, np.float64).ndim == 2
-        )
-    except (ValueError, TypeError):
-        sound = False
-    if not sound:
-        raise InputError(f"{where}: trajectory: expected a list of equally long lists of numbers")
-    return EpisodeResult(**plain, trajectory=states)
+    states = {name: values.get(name, []) for name in STATES}
+    for (name, found), (dimensions, wanted) in zip(states.items(), STATES.values(), strict=True):
+        try:
+            sound = isinstance(found, list) and (
+                not found or np.asarray(found, np.float64).ndim == dimensions
+            )
+        except (ValueError, TypeError):
+            sound = False
+        if not sound:
+            raise InputError(f"{where}: {name}: expected a list of {wanted}")
+    return EpisodeResult(**plain, **states)
 
 
 def machine_facts() -> dict[str, Any]:
@@ -259,11 +269,16 @@ def compare(first: Path, second: Path) -> Comparison:
                 f"{second}: expected the {name} of {first}, {head_a.get(name)}, "
                 f"found {head_b.get(name)}"
             )
-    outcomes_b = {(r.episode, r.start_step): r.success for r in rows_b}
+    return paired(rows_a, rows_b)
+
+
+def paired(first: Sequence[EpisodeResult], second: Sequence[EpisodeResult]) -> Comparison:
+    """A paired test on the tasks that both have."""
+    outcomes = {(r.episode, r.start_step): r.success for r in second}
     pairs = [
-        (r.success, outcomes_b[r.episode, r.start_step])
-        for r in rows_a
-        if (r.episode, r.start_step) in outcomes_b
+        (r.success, outcomes[r.episode, r.start_step])
+        for r in first
+        if (r.episode, r.start_step) in outcomes
     ]
     only_a = sum(a and not b for a, b in pairs)
     only_b = sum(b and not a for a, b in pairs)
@@ -276,6 +291,12 @@ def mean_change(actions: Sequence[NDArray[np.float32]]) -> float:
     if len(actions) < 2:
         return 0.0
     return float(np.linalg.norm(np.diff(np.array(actions), axis=0), axis=-1).mean())
+
+
+def mean_jerk(rows: Sequence[EpisodeResult]) -> float:
+    """Of the episodes that had to act more than once; NaN where none had to."""
+    values = [row.jerk for row in rows if not row.solved_at_start and row.steps > 1]
+    return float(np.mean(values)) if values else float("nan")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
