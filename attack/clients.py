@@ -20,9 +20,8 @@ from websockets.typing import Origin
 
 from attack.common import Attack, Tally
 from attack.files import HOSTILE
-from bilinear_wm import recipes
 from bilinear_wm.play.server import MAX_SESSIONS, SERVER, Play
-from bilinear_wm.play.session import SharedModel
+from bilinear_wm.play.shelf import Shelf
 
 PRETRAINED = Path(__file__).parents[1] / "pretrained"
 LARGEST_GROWTH = 300 * 2**20
@@ -38,7 +37,7 @@ RAW = (
 
 def attack_play(attack: Attack) -> Iterator[Tally]:
     task = "tworoom"
-    made = Play(SharedModel(task, PRETRAINED / task, *recipes.playing(task)))
+    made = Play(Shelf({task: PRETRAINED / task}))
     server = uvicorn.Server(uvicorn.Config(made.app, port=0, **SERVER))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
