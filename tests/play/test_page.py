@@ -57,7 +57,6 @@ def test_every_tab(browser: Browser, play: tuple[Play, int]) -> None:
         page.click(f"[data-task={task}]")
         _wait_for_scene(page, task)
         assert page.locator("[aria-selected=true]").inner_text().lower() == task
-        page.click("[data-do=new]")
         wait_for(lambda: _pane(page, "plan_ms"))
         _check_ghost(page)
         rate = measured(FOLDERS[task], "gauss-newton", 25)
@@ -73,6 +72,8 @@ def test_every_tab(browser: Browser, play: tuple[Play, int]) -> None:
             assert page.locator("#show-points").is_checked()
         assert len(_pane(page, "trails")) == (2 if task in ("pusht", "cube") else 1)
         assert len(_pane(page, "latents")[0]) == 2
+        page.click("[data-do=new]")
+        wait_for(lambda: _pane(page, "round") == 2 and _pane(page, "source") == "plan")
         _picture(page, f"play-{task}")
         page.set_viewport_size(NARROW)  # type: ignore[arg-type]
         assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
@@ -176,7 +177,7 @@ def _tap_goal_beside(page: Page) -> None:
 def _picture(page: Page, name: str) -> None:
     if SCREENSHOTS is None:
         return
-    page.mouse.move(0, 0)
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
     file = Path(SCREENSHOTS) / f"{name}.jpg"
     page.screenshot(path=file, type="jpeg", quality=80)
     assert file.stat().st_size < LARGEST

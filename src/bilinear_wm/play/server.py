@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from socket import socket as Socket
@@ -34,6 +35,7 @@ MAX_SESSIONS = 4
 CONNECTIONS = 64
 """Of browsers and of whoever else, at one time."""
 LONGEST_MESSAGE, LONGEST_COMPLAINT = 2**16, 300
+LEFT_BEHIND_S = 10.0
 REFUSED, BUSY = 1008, 1013  # WebSocket close codes
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
@@ -185,3 +187,7 @@ def serve(
     play = Play(shelf, host, control_hz, allow_host)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(uvicorn.Config(play.app, **SERVER)).run(sockets=[listening])
+    shelf.close()
+    for thread in threading.enumerate():  # planners that were left behind
+        if thread.name.startswith("bwm-"):
+            thread.join(LEFT_BEHIND_S)

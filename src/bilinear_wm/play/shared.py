@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,6 +40,10 @@ FAINT, CLEAR = 12, 60
 """Differences from the background at which a ghost begins to be seen, and is seen fully."""
 
 
+class Say(Protocol):
+    def __call__(self, line: str, share: float | None = None) -> None: ...
+
+
 class SharedModel:
     """A model with everything that its pages show.
 
@@ -50,7 +54,7 @@ class SharedModel:
         loop: How plans are made.
         device: Where the model runs.
         study_steps: Environment steps of fresh behaviour to learn from what latents mean.
-        say: Told what is being done.
+        say: Told what is being done, and its share that is done; may raise, to end it.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class SharedModel:
         loop: LoopConfig,
         device: str = "cpu",
         study_steps: int | None = None,
-        say: Callable[[str], None] = lambda _: None,
+        say: Say = lambda line, share=None: None,
     ) -> None:
         self.task, self.loop, self._checkpoint = task, loop, checkpoint
         self.canvas: Canvas = make_canvas(task)
@@ -79,8 +83,10 @@ class SharedModel:
             name: measured(checkpoint, name, OFFSET) for name in PLANNERS_SHOWN
         }
         self.has_points = isinstance(self.model.encoder, PointsEncoder)
-        say("watching fresh episodes, to learn what its latents mean")
-        self._study(loaded.camera, STUDY_STEPS if study_steps is None else study_steps)
+        watch = "watching fresh episodes, to learn what its latents mean"
+        say(watch)
+        steps = STUDY_STEPS if study_steps is None else study_steps
+        self._study(loaded.camera, steps, lambda share: say(watch, share))
         loaded.camera.close()
 
     def make_camera(self) -> Task:
@@ -88,7 +94,7 @@ class SharedModel:
         return checked_camera(self.model, self.task, self._checkpoint)
 
     @torch.no_grad()
-    def _study(self, camera: Task, steps: int) -> None:
+    def _study(self, camera: Task, steps: int, tell: Callable[[float], None]) -> None:
         """Probe, components, monitor, background and tasks, from fresh behaviour episodes."""
         skip = self.model.config.frame_skip
         rng = np.random.default_rng(0)
@@ -97,6 +103,7 @@ class SharedModel:
         """Starts, each with a goal that the behaviour reached from there."""
         index = watched = 0
         while watched < steps or not self.tasks:
+            tell(min(watched / steps, 1.0))
             seed = episode_seed(0, FIRST_EPISODE + index, EVALUATION_STREAM)
             episode, index = simulate_episode(camera, seed), index + 1
             watched += len(episode.actions)

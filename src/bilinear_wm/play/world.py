@@ -33,6 +33,8 @@ class Score:
 
     reached: int = 0
     tried: int = 0
+    rounds: int = 0
+    """How often the world was set anew."""
     actions: int | None = None
     """That the last one took."""
     _since: int | None = None
@@ -42,6 +44,7 @@ class Score:
     def begin(self) -> None:
         """Another goal; one that was not reached is given up."""
         self.tried += self._since is not None and self._was_open
+        self.rounds += 1
         self.aim()
 
     def aim(self) -> None:
@@ -212,6 +215,7 @@ class World:
             "blocked": self._blocked,
             "alarm": time.perf_counter() < self._light_until,
             "disagreement": self._disagreement / monitor.threshold if monitor else 0.0,
+            "round": self.score.rounds,
             "score": [self.score.reached, self.score.tried, self.score.actions],
             "plan_ms": None, "trails": [], "points": [], "latents": [],
         }  # fmt: skip

@@ -81,10 +81,10 @@ function drawTrail(context, trail, w, colour, dashed) {
   context.globalAlpha = 1;
 }
 
-/** Pictures side by side, a gap between them. */
-export function drawStrip(canvas, picture, count, size) {
+/** Pictures side by side in as many slots, a gap between them. */
+export function drawStrip(canvas, picture, count, size, slots) {
   const strip = canvasOf(picture), gap = 3;
-  canvas.width = count * (size + gap) - gap; canvas.height = size;
+  canvas.width = slots * (size + gap) - gap; canvas.height = size;
   const context = canvas.getContext("2d");
   for (let i = 0; i < count; i++) context.drawImage(strip, i * size, 0, size, size, i * (size + gap), 0, size, size);
 }

@@ -4,7 +4,7 @@ const $ = id => document.getElementById(id);
 const TITLES = { tworoom: "TwoRoom", pusht: "PushT", reacher: "Reacher", cube: "Cube" };
 const MODES = { ...NAMES, both: "side by side" };
 const WORDS = { plan: "a new plan", "best-so-far": "the best so far", rest: "the rest of the last plan", hold: "holding" };
-const STEP = 0.02, TURN = Math.PI / 24, WALKED = 240, WORLD = 560;
+const STEP = 0.02, TURN = Math.PI / 24, WALKED = 240, WORLD = 560, RECENT = 20;
 
 // What is shown; tests look at it too.
 const view = { task: null, scene: null, panes: new Map(), goal: {}, blocked: false, angle: 0, press: null, waiting: null, error: "" };
@@ -32,7 +32,8 @@ const TAKE = {
   imagined: (message, bytes) => {
     const pane = view.panes.get(message.pane);
     if (!pane) return;
-    drawStrip(pane.find(".imagined"), image(bytes, message.count * message.size, message.size), message.count, message.size);
+    pane.slots = Math.max(pane.slots, message.count);  // what is shown keeps its size as plans get shorter
+    drawStrip(pane.find(".imagined"), image(bytes, message.count * message.size, message.size), message.count, message.size, pane.slots);
     pane.find(".imagined").hidden = pane.find(".imagined-hint").hidden = false;
     pane.imagined = message.count;
   },
@@ -78,7 +79,7 @@ function setScene(message) {
   const names = message.planner === "both" ? Object.keys(NAMES) : [message.planner];
   view.panes = new Map(names.map(name => [name, makePane(name, message)]));
   $("stage").replaceChildren(...[...view.panes.values()].map(pane => pane.element));
-  $("stage").classList.toggle("two", names.length > 1);
+  document.body.classList.toggle("two", names.length > 1);
   $("show-points").disabled = !message.points; $("no-points").hidden = message.points;
   $("keys").textContent = [
     message.drags ? "Arrow keys move the goal" + (message.turns ? ", [ and ] turn it." : ".") : "",
@@ -94,7 +95,7 @@ function setScene(message) {
 
 function makePane(name, scene) {
   const element = $("pane").content.firstElementChild.cloneNode(true);
-  const pane = { name, element, last: null, times: [], walked: [], ticks: [], imagined: 0, find: what => element.querySelector(what) };
+  const pane = { name, element, last: null, times: [], walked: [], ticks: [], imagined: 0, slots: 5, find: what => element.querySelector(what) };
   element.dataset.planner = name;
   pane.find(".name").textContent = NAMES[name];
   const world = pane.find(".world");
@@ -118,12 +119,12 @@ function setGoal(message, bytes) {
 function setTick(message, bytes) {
   const pane = view.panes.get(message.pane);
   if (!pane) return;
-  if (pane.score !== String(message.score)) pane.walked = [];
-  pane.last = message; pane.score = String(message.score);
+  if (pane.last?.round !== message.round) pane.walked = [];
+  pane.last = message;
   drawWorld(pane.find(".world"), image(bytes, view.size, view.size), message, view.goal, show());
   if (message.plan_ms !== null) {
-    pane.find(".ms").textContent = milliseconds(message.plan_ms);
     pane.times.push(message.plan_ms);
+    pane.find(".ms").textContent = milliseconds(median(pane.times.slice(-RECENT)));
     pane.walked.push(message.latents[0]);
     if (pane.walked.length > WALKED) pane.walked.shift();
   }
@@ -139,6 +140,8 @@ function setTick(message, bytes) {
   drawTimes($("times"), panes);
   drawLatent($("latent"), view.scene.cloud, panes, view.goal);
 }
+
+const median = numbers => numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)];
 
 function rate(pane) {
   const now = performance.now();
