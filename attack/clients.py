@@ -20,13 +20,13 @@ from websockets.typing import Origin
 
 from attack.common import Attack, Tally
 from attack.files import HOSTILE
-from bilinear_wm import recipes
 from bilinear_wm.play.server import MAX_SESSIONS, SERVER, Play
-from bilinear_wm.play.session import SharedModel
+from bilinear_wm.play.shelf import Shelf
 
 PRETRAINED = Path(__file__).parents[1] / "pretrained"
 LARGEST_GROWTH = 300 * 2**20
 FLOOD = 2000
+WISHES = ("task", "planner", "goal", "push", "block", "new", "reset")
 RAW = (
     b"", b"\x00" * 4096, b"GET / HTTP/1.1\r\n", b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
@@ -38,7 +38,7 @@ RAW = (
 
 def attack_play(attack: Attack) -> Iterator[Tally]:
     task = "tworoom"
-    made = Play(SharedModel(task, PRETRAINED / task, *recipes.playing(task)))
+    made = Play(Shelf({task: PRETRAINED / task}))
     server = uvicorn.Server(uvicorn.Config(made.app, port=0, **SERVER))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -95,7 +95,7 @@ def _strangers(attack: Attack, port: int) -> Tally:
 def _messages(attack: Attack, port: int) -> Tally:
     """Whatever is said, the session goes on, or ends; the next one begins."""
     tally = Tally("hostile messages")
-    said: list[Any] = [json.dumps({k: v}) for v in HOSTILE for k in ("goal", "planner", "push")]
+    said: list[Any] = [json.dumps({k: v}) for v in HOSTILE for k in WISHES]
     said += [json.dumps({"goal": [v, 0.5, 0]}) for v in HOSTILE]
     said += [
         b"",
@@ -146,7 +146,7 @@ def _rush(attack: Attack, made: Play, port: int) -> Tally:
                 most = max(most, len(made.sessions))
                 time.sleep(0.005)
             assert most <= MAX_SESSIONS, f"{most} sessions at once"
-            assert any("hint" in answer for answer in answers), "nobody got in"
+            assert any("hello" in answer for answer in answers), "nobody got in"
     return tally
 
 
@@ -178,7 +178,7 @@ def _session(port: int) -> Iterator[ClientConnection]:
         page = connect(_address(port), open_timeout=60, max_size=None)
         with page:
             first = str(page.recv(timeout=60))
-            if "hint" in first:
+            if "hello" in first:
                 yield page
                 return
         assert time.monotonic() < ends, "no place becomes free"

@@ -14,6 +14,7 @@ import torch
 from bilinear_wm import recipes
 from bilinear_wm.analysis.geometry import GeometryConfig, controllable, run_geometry
 from bilinear_wm.cli import main
+from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
@@ -21,7 +22,7 @@ from bilinear_wm.models import MODELS, load_model
 from bilinear_wm.models.device import find_device
 from bilinear_wm.planning import PlanProblem
 from bilinear_wm.planning.terms import KeepOut, StateGoal
-from bilinear_wm.play.session import SharedModel
+from bilinear_wm.play.shared import SharedModel
 from bilinear_wm.reporting.results import read_results
 from bilinear_wm.training.prior import PriorConfig, train_prior
 from bilinear_wm.training.residual import ResidualConfig, train_residual
@@ -222,13 +223,13 @@ def test_geometry(checkpoint: Path, episodes: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bilinear_wm.play.session.EPISODES", 3)
+def test_the_page(checkpoint: Path) -> None:
     with elsewhere() as device:
-        shared = SharedModel("tworoom", checkpoint, {}, (2, 2), str(device))
+        shared = SharedModel("tworoom", checkpoint, {}, LoopConfig(2), str(device), 300)
         assert shared.monitor is not None
-        path = shared.path(torch.zeros(2, shared.model.config.latent_size, device=device))
-        assert len(path) == 2
+        z = torch.zeros(2, shared.model.config.latent_size, device=device)
+        assert len(shared.trails(z)[0]) == len(shared.components(z)) == 2
+        assert len(shared.points(z[0])) == shared.model.config.num_points
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")

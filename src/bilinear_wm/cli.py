@@ -91,7 +91,7 @@ COMMANDS = {
         "recipes:for_moving_goals",
     ),
     "play": Command(
-        "Serve a page to drag goals on and to push the agent, for a browser on this machine.",
+        "Serve a page to set goals, race planners and push the agent, for this machine's browsers.",
         "play:PlayConfig",
     ),
     "geometry": Command(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import EvaluateConfig
@@ -202,13 +203,21 @@ def for_moving_goals(given: RealtimeConfig) -> RealtimeConfig:
     return replace(given, planner_options=recipe.planner_options, horizon=recipe.horizon)
 
 
-PLAY_HORIZONS = {"tworoom": (8, 16), "reacher": (1, 1)}
-"""At first, and at most. TwoRoom's are long: the way through the door is found by plans that reach
-beyond it. Reacher's is short: a picture hides the velocity, and a plan begun anew every step
-assumes rest."""
+PLAY_LOOPS = {
+    "tworoom": LoopConfig(8, max_horizon=16),
+    "reacher": LoopConfig(1),
+}
+"""How plans are made in play, where that is not five blocks at a time. TwoRoom's are long: the way
+through the door is found by plans that reach beyond it. Reacher's are short: a picture hides the
+velocity, and a plan begun anew every step assumes rest."""
 
 
-def playing(task: str) -> tuple[dict[str, dict[str, Any]], tuple[int, int]]:
-    """Planner options by planner, and the horizons, for `bwm play`."""
-    options = {"gauss-newton": COMPACT_PLAN, "icem": {"effort": COMPACT_PLAN["effort"]}}
-    return options, PLAY_HORIZONS.get(task, (5, 5))
+def playing(task: str) -> tuple[dict[str, dict[str, Any]], LoopConfig]:
+    """Planner options by planner, and the loop, for `bwm play`.
+
+    Plans that stay near a prior do so here as well; all others have the one setting, whose plans
+    are there in time for the next action.
+    """
+    plan = OWN_PLANS[task] if task in PRIOR_STEPS else COMPACT_PLAN
+    options = {"gauss-newton": dict(plan), "icem": {"effort": plan["effort"]}}
+    return options, PLAY_LOOPS.get(task, LoopConfig(COMPACT_HORIZONS.get(task, 5)))

@@ -14,23 +14,32 @@ import pytest
 import uvicorn
 from websockets.sync.client import ClientConnection, connect
 
-from bilinear_wm import recipes
+from bilinear_wm.play import TABS
 from bilinear_wm.play.server import SERVER, Play
-from bilinear_wm.play.session import SharedModel
+from bilinear_wm.play.shared import SharedModel
+from bilinear_wm.play.shelf import Shelf
 
 PRETRAINED = Path(__file__).parents[2] / "pretrained"
+FOLDERS = {task: PRETRAINED / task for task in TABS}
+STUDY_STEPS = 1500
+"""Enough to tell where things are."""
 PATIENCE_S = 300.0
 """However busy the machine is."""
 
 
 @pytest.fixture(scope="session")
-def shared() -> SharedModel:
-    return SharedModel("tworoom", PRETRAINED / "tworoom", *recipes.playing("tworoom"))
+def shelf() -> Shelf:
+    return Shelf(FOLDERS, study_steps=STUDY_STEPS)
+
+
+@pytest.fixture(scope="session")
+def shared(shelf: Shelf) -> SharedModel:
+    return shelf.load("tworoom").result(PATIENCE_S)
 
 
 @pytest.fixture
-def play(shared: SharedModel) -> Iterator[tuple[Play, int]]:
-    with running(Play(shared)) as served:
+def play(shelf: Shelf) -> Iterator[tuple[Play, int]]:
+    with running(Play(shelf)) as served:
         yield served
 
 
@@ -44,7 +53,13 @@ def running(made: Play) -> Iterator[tuple[Play, int]]:
     yield made, server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     thread.join(PATIENCE_S)
-    wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("bwm-tick", "bwm-plan")])
+    wait_for(lambda: not at_work())
+
+
+def at_work() -> list[str]:
+    """Threads of sessions."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name in ("bwm-tick", "bwm-plan", "bwm-stage")]
 
 
 def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
@@ -63,9 +78,9 @@ def keep_at(do: Callable[[], object], until: Callable[[], object], patience_s: f
     raise AssertionError("it did not happen, however often it was tried")
 
 
-def join(port: int, **options: Any) -> ClientConnection:
+def join(port: int, task: str = "tworoom", **options: Any) -> ClientConnection:
     """A session of one's own."""
-    address = f"ws://127.0.0.1:{port}/session"
+    address = f"ws://127.0.0.1:{port}/session?task={task}"
     return connect(address, open_timeout=PATIENCE_S, ping_interval=None, **options)
 
 
@@ -74,3 +89,8 @@ def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
         received = socket.recv(timeout=PATIENCE_S)
         if isinstance(received, str):
             yield json.loads(received)
+
+
+def first(stream: Iterator[dict[str, Any]], kind: str, **facts: Any) -> dict[str, Any]:
+    """The next message of a kind, with these facts in it."""
+    return next(m for m in stream if facts.items() <= m.items() and m["kind"] == kind)

@@ -6,6 +6,10 @@ import asyncio
 import contextlib
 import http.client
 import json
+import signal
+import socket
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
@@ -17,19 +21,24 @@ from websockets.typing import Origin
 
 from bilinear_wm.cli import main
 from bilinear_wm.play.server import LONGEST_MESSAGE, MAX_SESSIONS, Play
-from bilinear_wm.play.session import SharedModel
-from tests.play.conftest import PATIENCE_S, join, messages, running, wait_for
+from bilinear_wm.play.shelf import Shelf
+from tests.play.conftest import PATIENCE_S, PRETRAINED, first, join, messages, running, wait_for
 
 
 def test_messages_of_a_session(play: tuple[Play, int]) -> None:
     _, port = play
     with join(port) as socket:
         stream = messages(socket)
-        first = next(stream)
-        assert first["planners"] == ["gauss-newton", "icem"]
+        hello = next(stream)
+        assert hello["planners"] == ["gauss-newton", "icem"]
+        assert hello["tasks"] == ["tworoom", "pusht", "reacher", "cube"]
+        assert first(stream, "scene")["task"] == "tworoom"
         for bad, complaint in (
             ("[1]", "expected an object"),
-            ("{}", "expected goal, planner or push"),
+            ("{}", "expected one of task, planner, goal"),
+            ('{"task": "nowhere"}', "expected one of tworoom, pusht"),
+            ('{"task": ["tworoom"]}', "expected one of tworoom, pusht"),
+            ('{"block": 1}', "expected true or false"),
             ('{"goal": [0.5, "x", 0]}', "expected three numbers"),
             ('{"goal": [0.5, NaN, 0]}', "expected three numbers"),
             ('{"planner": "cem"}', "expected one of gauss-newton, icem"),
@@ -41,11 +50,11 @@ def test_messages_of_a_session(play: tuple[Play, int]) -> None:
             ("[" * 50_000, "message: expected JSON"),
         ):
             socket.send(bad)
-            error = next(m["error"] for m in stream if "error" in m)
-            assert complaint in error
+            assert complaint in first(stream, "error")["error"]
         socket.send('{"goal": [0.25, 0.75, 0]}')
-        assert next(m["goal"] for m in stream if "goal" in m) == pytest.approx([0.25, 0.75])
-        assert next(m for m in stream if m.get("source") == "plan")["path"]
+        while first(stream, "goal")["at"] != pytest.approx([0.25, 0.75]):
+            pass  # that of the beginning
+        assert first(stream, "tick", source="plan")["trails"]
 
 
 def test_strangers_are_refused(play: tuple[Play, int]) -> None:
@@ -57,7 +66,7 @@ def test_strangers_are_refused(play: tuple[Play, int]) -> None:
     with pytest.raises(InvalidStatus, match="400"), join(port, additional_headers=headers):
         pass
     with join(port, origin=Origin(f"http://127.0.0.1:{port}")) as socket:
-        assert "hint" in next(messages(socket))
+        assert next(messages(socket))["kind"] == "hello"
 
 
 def test_there_are_only_so_many_sessions_and_they_end(play: tuple[Play, int]) -> None:
@@ -78,13 +87,13 @@ def test_a_flood_of_goals_takes_no_memory(play: tuple[Play, int]) -> None:
     """From a page that never reads; each goal is answered with a picture of 150 kB."""
     _, port = play
     with join(port) as socket:
-        next(messages(socket))
+        first(messages(socket), "scene")
         before = psutil.Process().memory_info().rss
         for i in range(3000):
             socket.send(json.dumps({"goal": [i / 3000, 0.5, 0]}))
         assert psutil.Process().memory_info().rss - before < 100 * 2**20
         stream = messages(socket)
-        while next(m["goal"] for m in stream if "goal" in m)[0] < 0.9:
+        while first(stream, "goal")["at"][0] < 0.9:
             pass  # the newest is what counts in the end
 
 
@@ -109,20 +118,20 @@ def test_a_place_is_taken_before_anything_is_awaited(play: tuple[Play, int]) -> 
             return [json.loads(await socket.recv()) for socket in sockets]
 
     answers = asyncio.run(rush(30))
-    assert sum("hint" in answer for answer in answers) == MAX_SESSIONS
+    assert sum(answer["kind"] == "hello" for answer in answers) == MAX_SESSIONS
     assert sum("are open already" in answer.get("error", "") for answer in answers) == 26
     wait_for(lambda: not made.sessions)
 
 
 def test_names_must_be_given_for_all_addresses(
-    shared: SharedModel, capsys: pytest.CaptureFixture[str]
+    shelf: Shelf, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A page elsewhere can give itself this machine's address, but not its name."""
     for host in ("0.0.0.0", "::", ""):
         assert main(["play", "--host", host]) == 2
         assert "--allow-host" in capsys.readouterr().err
     assert main(["play", "--allow-host", "*"]) == 2
-    with running(Play(shared, "0.0.0.0", allow_host=("robot.local",))) as (_, port):
+    with running(Play(shelf, "0.0.0.0", allow_host=("robot.local",))) as (_, port):
         for name, status in (("robot.local", 200), ("evil.example", 400), ("127.0.0.1", 200)):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
             connection.request("GET", "/", headers={"Host": f"{name}:{port}"})
@@ -130,5 +139,65 @@ def test_names_must_be_given_for_all_addresses(
             assert answer.status == status
             if status == 200:
                 assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+                assert "unsafe" not in answer.headers["Content-Security-Policy"]
                 assert answer.headers["X-Content-Type-Options"] == "nosniff"
             connection.close()
+
+
+def test_every_file_of_the_page(play: tuple[Play, int]) -> None:
+    _, port = play
+    for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"),
+                       ("/draw.js", "text/javascript"), ("/style.css", "text/css")):  # fmt: skip
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["Content-Type"].split(";")[0]) == (200, kind)
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        text = answer.read().decode()
+        assert "http://" not in text  # nothing from elsewhere
+        assert "https://" not in text
+        connection.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def test_the_command_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(_free_port())
+    assert main(["play", "--checkpoint", "nowhere", "--port", port]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("loading tworoom from nowhere")
+    assert "nowhere" in said.err
+    assert main(["play", "--task", "nonsense", "--port", port]) == 2
+    assert "nonsense" in capsys.readouterr().err
+    assert main(["play", "--horizon", "0"]) == 2
+    assert "--horizon: expected at least 1, found 0" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["play", "--port", port]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""  # nothing was loaded
+    assert said.err.count("\n") == 1
+    assert f"--port: expected a free one, found {port} in use" in said.err
+    assert main(["play", "--host", "192.0.2.1"]) == 2  # nobody's
+    assert "--host: expected an address of this machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_port_is_open_before_anything_is_loaded() -> None:
+    port = _free_port()
+    command = [sys.executable, "-m", "bilinear_wm.cli", "play", "--port", str(port)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=PRETRAINED.parent
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "loading tworoom from pretrained/tworoom ...\n"
+        with join(port) as page:  # answered once it is there
+            assert next(messages(page))["kind"] == "hello"
+        process.send_signal(signal.SIGINT)
+        said = process.stdout.read()
+    assert f"open http://127.0.0.1:{port} in a browser" in said
+    assert said.endswith("stopped\n")
+    assert process.returncode == 0

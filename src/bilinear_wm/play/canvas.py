@@ -5,7 +5,6 @@ Points are shares of the picture, (0, 0) at its top left and (1, 1) at its botto
 
 from __future__ import annotations
 
-import abc
 from typing import Any
 
 import numpy as np
@@ -17,34 +16,45 @@ from bilinear_wm.tasks.base import State, Task
 
 Point = tuple[float, float]
 ARM, HAND = 0.12, 0.12  # dm_control's reacher, in metres
+UNPLANNED = 5
+"""Actions that a push is, where a task has no better one."""
 HALF_VIEW = 0.74 * np.tan(np.pi / 8)  # what its camera shows to each side at the arm's height
 
 
-class Canvas(abc.ABC):
-    """One task on the page."""
+class Canvas:
+    """One task on the page. As it is here it suits any task: goals are picked, not dragged."""
 
+    drags: bool = False
+    """Whether a click or a drag says where the goal is."""
     turns: bool = False
     """Whether dragging away from the click turns the goal."""
-    hint: str
+    hint: str = "New goal picks one that the recorded behaviour reached."
 
-    @abc.abstractmethod
     def goal(self, x: float, y: float, angle: float, now: State) -> State:
         """The goal state for a click, moved to where it is possible."""
+        raise InputError("goal: expected a wish for a new one: here it cannot be dragged")
 
-    @abc.abstractmethod
-    def goal_point(self, goal: State) -> Point:
-        """Where to mark it."""
+    def goal_point(self, goal: State) -> Point | None:
+        """Where to mark it, if anywhere."""
+        return None
 
-    @abc.abstractmethod
-    def points(self, seen: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Where the agent is, from what a probe reads off latents (see `probe_targets`)."""
+    def trails(self, seen: dict[str, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        """Where things are, from what a probe reads off latents (see `probe_targets`).
 
-    @abc.abstractmethod
+        The agent first, then what it moves.
+        """
+        return []
+
     def push(self, env: Task, rng: np.random.Generator) -> None:
-        """A push from outside."""
+        """A push from outside: actions that nobody planned."""
+        space: Any = env.action_space
+        action = rng.choice([-1, 1], space.shape) * np.abs(space.high)
+        for _ in range(UNPLANNED):
+            env.advance(action.astype(np.float32))
 
 
 class TwoRoomCanvas(Canvas):
+    drags = True
     hint = "Drag the goal. The wall is real: the door is the gap near the top."
 
     def goal(self, x: float, y: float, angle: float, now: State) -> State:
@@ -58,8 +68,8 @@ class TwoRoomCanvas(Canvas):
     def goal_point(self, goal: State) -> Point:
         return float(goal[0]) / 224, float(goal[1]) / 224
 
-    def points(self, seen: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        return np.stack([seen["agent_x"], seen["agent_y"]], axis=-1) / 224
+    def trails(self, seen: dict[str, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        return [np.stack([seen["agent_x"], seen["agent_y"]], axis=-1) / 224]
 
     def push(self, env: Task, rng: np.random.Generator) -> None:
         for _ in range(100):
@@ -71,7 +81,7 @@ class TwoRoomCanvas(Canvas):
 
 
 class PushTCanvas(Canvas):
-    turns = True
+    drags = turns = True
     hint = "Click where the block should be; drag away from the click to turn it."
 
     def goal(self, x: float, y: float, angle: float, now: State) -> State:
@@ -89,8 +99,14 @@ class PushTCanvas(Canvas):
         middle = pusht.to_world(pusht.CENTRE_OF_GRAVITY, goal[2:5])
         return float(middle[0]) / pusht.CANVAS, float(middle[1]) / pusht.CANVAS
 
-    def points(self, seen: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        return np.stack([seen["agent_x"], seen["agent_y"]], axis=-1) / 512
+    def trails(self, seen: dict[str, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        from bilinear_wm.tasks import pusht
+
+        agent = np.stack([seen["agent_x"], seen["agent_y"]], axis=-1)
+        angle = np.arctan2(seen["sin_block_angle"], seen["cos_block_angle"])
+        poses = np.stack([seen["block_x"], seen["block_y"], angle], axis=-1)
+        block = [pusht.to_world(pusht.CENTRE_OF_GRAVITY, pose) for pose in poses]
+        return [agent / pusht.CANVAS, np.array(block) / pusht.CANVAS]
 
     def push(self, env: Task, rng: np.random.Generator) -> None:
         from bilinear_wm.tasks import pusht
@@ -106,6 +122,7 @@ class PushTCanvas(Canvas):
 
 
 class ReacherCanvas(Canvas):
+    drags = True
     hint = "Click where the fingertip should be."
 
     def goal(self, x: float, y: float, angle: float, now: State) -> State:
@@ -126,15 +143,49 @@ class ReacherCanvas(Canvas):
         (x, y) = _fingertip(goal[0], goal[1])
         return float(x), float(y)
 
-    def points(self, seen: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    def trails(self, seen: dict[str, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         shoulder = np.arctan2(seen["sin_shoulder"], seen["cos_shoulder"])
         wrist = np.arctan2(seen["sin_wrist"], seen["cos_wrist"])
-        return _fingertip(shoulder, wrist)
+        return [_fingertip(shoulder, wrist)]
 
     def push(self, env: Task, rng: np.random.Generator) -> None:
         state = env.state
         state[2:] += rng.choice([-1, 1], 2) * np.array([6.0, 10.0])
         env.set_state(state)
+
+
+class CubeCanvas(Canvas):
+    hint = (
+        "New goal sets arm and cube to a recorded start, and asks for what was reached from there. "
+        "A mouse does not say where an arm should be."
+    )
+
+    def goal_point(self, goal: State) -> Point:
+        from bilinear_wm.tasks import cube
+
+        x, y = cube.in_picture(goal[cube.CUBE_QPOS : cube.CUBE_QPOS + 3])
+        return float(x), float(y)
+
+    def trails(self, seen: dict[str, NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+        from bilinear_wm.tasks import cube
+
+        return [
+            cube.in_picture(np.stack([seen[f"{what}_{axis}"] for axis in "xyz"], axis=-1))
+            for what in ("gripper", "cube")
+        ]
+
+    def push(self, env: Task, rng: np.random.Generator) -> None:
+        """The cube is moved over the table, out of the hand if need be."""
+        from bilinear_wm.tasks import cube
+
+        for _ in range(100):
+            state, angle = env.state, rng.uniform(0, 2 * np.pi)
+            place = state[cube.CUBE_QPOS : cube.CUBE_QPOS + 3]
+            place += [0.08 * np.cos(angle), 0.08 * np.sin(angle), 0]
+            place[2] = cube.CUBE_HALF
+            if env.goal_may_move(state, state):
+                env.set_state(state)
+                return
 
 
 def _fingertip(shoulder: Any, wrist: Any) -> NDArray[np.float64]:
@@ -147,12 +198,11 @@ CANVASES: dict[str, type[Canvas]] = {
     "tworoom": TwoRoomCanvas,
     "pusht": PushTCanvas,
     "reacher": ReacherCanvas,
+    "cube": CubeCanvas,
 }
 
 
 def make_canvas(task: str) -> Canvas:
-    """The canvas of a task; Cube has none, because a mouse does not say where its arm should be."""
+    """The canvas of a task; one of your own has the general one."""
     task_class(task)  # refuses what is no task at all
-    if task not in CANVASES:
-        raise InputError(f"task: expected one of {', '.join(CANVASES)}, found {task!r}")
-    return CANVASES[task]()
+    return CANVASES.get(task, Canvas)()

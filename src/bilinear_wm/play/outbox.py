@@ -6,7 +6,6 @@ import asyncio
 import threading
 from typing import Any
 
-KINDS = ("hint", "goal", "tick", "imagined", "error")
 Item = tuple[dict[str, Any], bytes | None]
 
 
@@ -15,18 +14,24 @@ class Outbox:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._lock, self._items = threading.Lock(), dict[str, Item]()
+        self._lock, self._items = threading.Lock(), dict[tuple[str, str], Item]()
         self._filled = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, message: dict[str, Any], picture: bytes | None = None) -> None:
-        """Send this in the place of what waits of the same kind."""
-        kind = next(kind for kind in KINDS if kind in message)
+        """Send this in the place of what waits of the same kind for the same pane.
+
+        What is about a scene that is left is not sent after the next scene has begun.
+        """
+        kind, pane = message["kind"], message.get("pane", "")
         with self._lock:
             woken = not self._items
-            self._items[kind] = message, picture
+            if kind == "scene":
+                about_pages = ("hello", "error")
+                self._items = {k: v for k, v in self._items.items() if k[0] in about_pages}
+            self._items[kind, pane] = message, picture
         if woken:
             self._loop.call_soon_threadsafe(self._filled.set)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from socket import socket as Socket
 from typing import Any
 
 import numpy as np
@@ -18,25 +19,27 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from bilinear_wm.errors import InputError
+from bilinear_wm.play.hosts import LOOPBACK, is_everywhere
 from bilinear_wm.play.outbox import Outbox
-from bilinear_wm.play.session import Session, SharedModel
+from bilinear_wm.play.session import Session
+from bilinear_wm.play.shelf import Shelf
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = ("127.0.0.1", "localhost")
 MAX_SESSIONS = 4
 CONNECTIONS = 64
 """Of browsers and of whoever else, at one time."""
 LONGEST_MESSAGE, LONGEST_COMPLAINT = 2**16, 300
+LEFT_BEHIND_S = 10.0
 REFUSED, BUSY = 1008, 1013  # WebSocket close codes
 SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
-    "style-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
+    "style-src 'self'; img-src data:; connect-src 'self'; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -49,13 +52,20 @@ SERVER: dict[str, Any] = {
     "limit_concurrency": CONNECTIONS,
     "timeout_graceful_shutdown": 1,  # pages do not hold up Ctrl-C
 }
+PAGE = Path(__file__).parent / "page"
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/draw.js": ("draw.js", "text/javascript"),
+}
 
 
 class Play:
     """The application and its running sessions.
 
     Args:
-        shared: What all sessions share.
+        shelf: The models, by task.
         host: The address that is listened on.
         control_hz: Actions a second.
         allow_host: Further names by which browsers may ask for the page.
@@ -63,24 +73,19 @@ class Play:
 
     def __init__(
         self,
-        shared: SharedModel,
+        shelf: Shelf,
         host: str = "127.0.0.1",
         control_hz: float = 20.0,
         allow_host: Sequence[str] = (),
     ) -> None:
-        self._shared, self._control_hz = shared, control_hz
+        self._shelf, self._control_hz = shelf, control_hz
         self.sessions: set[Session] = set()
         self._begun = self._places = 0
-        page = (Path(__file__).parent / "page.html").read_text()
-        self._page = page.replace("{{task}}", shared.task)
         hosts = [*LOOPBACK, *allow_host, *(() if is_everywhere(host) else (host,))]
         self.app = Starlette(
-            routes=[Route("/", self._serve_page), WebSocketRoute("/session", self._serve_session)],
+            routes=[*map(_route, FILES), WebSocketRoute("/session", self._serve_session)],
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
         )
-
-    async def _serve_page(self, _: Request) -> HTMLResponse:
-        return HTMLResponse(self._page, headers=SECURITY)
 
     async def _serve_session(self, socket: WebSocket) -> None:
         if not _same_origin(socket):
@@ -91,7 +96,9 @@ class Play:
         if self._places >= MAX_SESSIONS:
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):
                 await socket.accept()
-                await socket.send_json({"error": f"{MAX_SESSIONS} pages are open already"})
+                await socket.send_json(
+                    {"kind": "error", "error": f"{MAX_SESSIONS} pages are open already"}
+                )
                 await socket.close(BUSY)
             return
         self._places += 1
@@ -108,12 +115,11 @@ class Play:
 
         await socket.accept()
         self._begun += 1
-        session = await asyncio.to_thread(
-            Session, self._shared, send, self._control_hz, self._begun
-        )
+        task = socket.query_params.get("task")
+        session = Session(self._shelf, send, self._control_hz, self._begun, task)
+        session.start()
         self.sessions.add(session)
         try:
-            await asyncio.to_thread(session.start)
             async with asyncio.TaskGroup() as group:
                 group.create_task(_push_frames(socket, outbox))
                 group.create_task(_take_wishes(socket, session, outbox))
@@ -122,6 +128,17 @@ class Play:
         finally:
             await asyncio.to_thread(session.stop)
             self.sessions.discard(session)
+
+
+def _route(path: str) -> Route:
+    """One of the page's files, read once."""
+    name, kind = FILES[path]
+    text = (PAGE / name).read_text(encoding="utf-8")
+
+    async def answer(_: Request) -> Response:
+        return Response(text, media_type=kind, headers=SECURITY)
+
+    return Route(path, answer)
 
 
 async def _push_frames(socket: WebSocket, outbox: Outbox) -> None:
@@ -140,7 +157,7 @@ async def _take_wishes(socket: WebSocket, session: Session, outbox: Outbox) -> N
         try:
             session.wish(_read(received.get("text")))
         except InputError as error:
-            outbox.put({"error": str(error)[:LONGEST_COMPLAINT]})
+            outbox.put({"kind": "error", "error": str(error)[:LONGEST_COMPLAINT]})
         await asyncio.sleep(0)  # a page that floods does not keep the others waiting
 
 
@@ -153,13 +170,6 @@ def _read(text: str | None) -> Any:
         raise InputError(f"message: expected JSON, found {error}") from error
 
 
-def is_everywhere(host: str) -> bool:
-    """Whether an address stands for all addresses of this machine, and so is no name of it."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_unspecified
-    return host == ""
-
-
 def _same_origin(socket: WebSocket) -> bool:
     """A browser says which page opens the connection: only our own may."""
     origin = socket.headers.get("origin")
@@ -167,12 +177,17 @@ def _same_origin(socket: WebSocket) -> bool:
 
 
 def serve(
-    shared: SharedModel,
+    shelf: Shelf,
+    listening: Socket,
     host: str = "127.0.0.1",
-    port: int = 8765,
     control_hz: float = 20.0,
     allow_host: Sequence[str] = (),
 ) -> None:
-    """Serve until interrupted."""
-    play = Play(shared, host, control_hz, allow_host)
-    uvicorn.run(play.app, host=host, port=port, **SERVER)
+    """Serve on a socket until interrupted."""
+    play = Play(shelf, host, control_hz, allow_host)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config(play.app, **SERVER)).run(sockets=[listening])
+    shelf.close()
+    for thread in threading.enumerate():  # planners that were left behind
+        if thread.name.startswith("bwm-"):
+            thread.join(LEFT_BEHIND_S)

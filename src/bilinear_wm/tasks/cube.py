@@ -27,6 +27,7 @@ from ogbench.manipspace.envs.cube_env import CubeEnv  # isort: skip
 from ogbench.manipspace.oracles.markov.cube_markov import CubeMarkovOracle  # isort: skip
 
 NUM_QPOS, NUM_QVEL = 21, 20
+CAMERA_NAME = "front_pixels"
 CUBE_QPOS = 14  # the cube's free joint: position, then quaternion
 SUCCESS_DISTANCE = 0.04
 CUBE_HALF = 0.02
@@ -76,6 +77,16 @@ def _pinch_poses(states: NDArray[np.float64]) -> NDArray[np.float64]:
     return poses
 
 
+def in_picture(places: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where places of the world are in the picture: shares of its width and height."""
+    sim = _simulator_for_poses()
+    camera = sim.model.camera(CAMERA_NAME)
+    turn = sim.data.cam_xmat[camera.id].reshape(3, 3)
+    right, up, behind = np.moveaxis((places - sim.data.cam_xpos[camera.id]) @ turn, -1, 0)
+    half_view = -behind * math.tan(math.radians(float(camera.fovy[0])) / 2)
+    return 0.5 + 0.5 * np.stack([right, -up], axis=-1) / half_view[..., None]
+
+
 class Cube(Task):
     """Bring the cube to the goal's position; its orientation does not count."""
 
@@ -95,7 +106,7 @@ class Cube(Task):
         self._model, self._data = self._sim.model, self._sim.data
         self._scene = Scene(
             self._model,
-            "front_pixels",
+            CAMERA_NAME,
             self.image_size,
             self.render_quality,
             fast_pitch=FAST_PITCH / math.sqrt(self.image_size),
