@@ -22,7 +22,10 @@ def test_tiny_from_nothing_to_the_report(
     out = tmp_path / "all"
     command = ["reproduce", "--scale", "tiny", "--tasks", "tworoom", "--out", str(out)]
     assert main([*command, "--dry-run"]) == 0
-    assert "collect tworoom: about" in capsys.readouterr().out
+    outline = capsys.readouterr().out.splitlines()
+    assert outline[2] == "tworoom"
+    assert outline[3].split()[:2] == ["collect", "about"]
+    assert any(line.split()[:3] == ["evaluate", "(7", "steps)"] for line in outline)
     assert not out.exists()
 
     assert main([*command, "--json"]) == 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -116,12 +117,15 @@ def reproduce(config: ReproduceConfig) -> list[tuple[Step, str]]:
     if config.scale == "paper":
         estimate = "no estimate: training at the paper's scale needs a GPU"
     print(f"{len(steps)} steps, {len(waiting)} to do, {estimate}")
+    if config.dry_run:
+        print(outline(config, steps))
     outcome: list[tuple[Step, str]] = []
     for number, step in enumerate(steps, start=1):
         done = _done(config, step)
         label = f"[{number}/{len(steps)}] {step.name}"
         if done or config.dry_run:
-            print(f"{label}: {'done' if done else 'about ' + _duration(step.minutes)}")
+            if not config.dry_run:
+                print(f"{label}: done")
             outcome.append((step, "done before" if done else "to do"))
             continue
         print(label, flush=True)
@@ -131,6 +135,26 @@ def reproduce(config: ReproduceConfig) -> list[tuple[Step, str]]:
         _mark(config, step)
         outcome.append((step, _duration((time.perf_counter() - begun) / 60)))
     return outcome
+
+
+def outline(config: ReproduceConfig, steps: Sequence[Step]) -> str:
+    """What is to be done, task by task and stage by stage; steps of one stage in a line."""
+    lines: list[str] = []
+    groups: dict[tuple[str, str], list[Step]] = {}
+    for step in steps:
+        task = next((task for task in config.tasks if task in step.name.split("@")[0]), "")
+        groups.setdefault((task, step.name.partition(" ")[0]), []).append(step)
+    for (task, stage), some in groups.items():
+        if task and (not lines or f"\n{task}" not in lines):
+            lines.append(f"\n{task}")
+        done = sum(_done(config, step) for step in some)
+        left = sum(step.minutes for step in some if not _done(config, step))
+        state = "done" if done == len(some) else f"about {_duration(left)}"
+        if 0 < done < len(some):
+            state += f", {done} done"
+        count = "" if len(some) == 1 else f" ({len(some)} steps)"
+        lines.append(f"{'  ' if task else chr(10)}{stage + count:<26}{state}")
+    return "\n".join(lines)
 
 
 def _marker(config: ReproduceConfig, step: Step) -> Path:
