@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: help setup demo test test-fast test-interop check docs kernel format bench attack lock tables clean
 
 help:
-	@echo "make demo          set up $(VENV), then run the main job (writes demo/)"
+	@echo "make demo          set up $(VENV), then run the main job (ends in demo/demo.html)"
 	@echo "make test          set up $(VENV), then run every check"
 	@echo "make test-fast     the tests that take no time, for a developer at work"
 	@echo "make test-interop  try files and planners in stable-worldmodel and LeRobot"
@@ -68,6 +68,7 @@ bench: setup
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/shipped.py
+	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/realtime.py
 
 lock: setup

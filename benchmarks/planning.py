@@ -24,6 +24,7 @@ from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.dynamics.gain import FreeMatrix
 from bilinear_wm.dynamics.predictor import PredictorDynamics
 from bilinear_wm.models import load_model
+from bilinear_wm.models.config import ENCODER_SIZES
 from bilinear_wm.models.predictor import PREDICTOR_SIZES, PredictorConfig
 from bilinear_wm.planning import (
     CEMConfig,
@@ -129,7 +130,7 @@ def lewm_predictor() -> PredictorDynamics:
     """LeWM's dynamics at the paper's size (random weights: time does not depend on them)."""
     config = PredictorConfig(
         "tworoom", 224, FRAME_SKIP, (0.0,) * ENV_ACTION, (1.0,) * ENV_ACTION,
-        history=1, projector_hidden=2048, **PREDICTOR_SIZES["paper"],
+        history=1, **ENCODER_SIZES["paper"], **PREDICTOR_SIZES["paper"],
     )  # fmt: skip
     return PredictorDynamics(config).eval()
 

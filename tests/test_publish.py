@@ -16,7 +16,9 @@ from bilinear_wm.training.train import TrainConfig, train
 
 
 @pytest.mark.slow
-def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) -> None:
+def test_a_run_becomes_a_folder_with_a_card(
+    tworoom_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = {"num_points": 8, "grid": 8, "channels": 16}
     run, out, results = tmp_path / "run", tmp_path / "pretrained", tmp_path / "none.jsonl"
     train(
@@ -38,20 +40,26 @@ def test_a_run_becomes_a_folder_with_a_card(tworoom_file: Path, tmp_path: Path) 
     with pytest.raises(InputError, match="expected a training folder"):
         publish(out, tmp_path / "again", [], "")
     assert not (tmp_path / "again").exists()
-    assert main(["publish", *arguments]) == 0  # a checkpoint may be replaced, other folders not
+    before = {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
+    assert main(["publish", *arguments]) == 2
+    assert "holds a checkpoint already" in (said := capsys.readouterr().err)
+    assert "replace it with --force" in said
+    assert before == {file.name: file.stat().st_mtime_ns for file in out.iterdir()}
+    assert main(["publish", *arguments, "--force"]) == 0  # other folders are never replaced
+    assert out.stat().st_mode & 0o777 == (tmp_path / "run").stat().st_mode & 0o777
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").touch()
     with pytest.raises(InputError, match="expected no folder, or a checkpoint to replace"):
-        publish(run, tmp_path / "mine", [], "")
+        publish(run, tmp_path / "mine", [], "", force=True)
     assert (tmp_path / "mine" / "precious").exists()
     assert not list(tmp_path.glob(".*"))
     sheet = tmp_path / "points.png"
     sheet.write_bytes(b"a picture")
-    publish(run, out, [], "", sheet)
+    publish(run, out, [], "", sheet, force=True)
     assert (out / "points.png").read_bytes() == b"a picture"
     assert "(points.png)" in (out / "README.md").read_text()
     with pytest.raises(InputError, match="expected a picture, such as"):
-        publish(run, out, [], "", tmp_path / "none.png")
+        publish(run, out, [], "", tmp_path / "none.png", force=True)
 
 
 def test_what_ships_is_small() -> None:

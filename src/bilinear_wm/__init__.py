@@ -48,7 +48,11 @@ if TYPE_CHECKING:
         TASKS as TASKS,
         load_plugin as load_plugin,
     )
-    from bilinear_wm.tasks import TASK_NAMES as TASK_NAMES, make_task as make_task
+    from bilinear_wm.tasks import (
+        TASK_NAMES as TASK_NAMES,
+        make_task as make_task,
+        make_task_for as make_task_for,
+    )
     from bilinear_wm.tasks.base import Task as Task
     from bilinear_wm.training.train import TrainConfig as TrainConfig
 
@@ -88,6 +92,7 @@ _HOME = {
     "load_model": "models",
     "load_plugin": "registry",
     "make_task": "tasks",
+    "make_task_for": "tasks",
 }
 
 __all__ = ["__version__", *sorted(_HOME), "tasks"]
@@ -102,7 +107,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def _version() -> str:

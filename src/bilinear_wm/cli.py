@@ -11,13 +11,16 @@ import importlib
 import json
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import bilinear_wm
-from bilinear_wm.errors import InputError
+from bilinear_wm import disk
+from bilinear_wm.errors import InputError, InputWarning
 from bilinear_wm.registry import load_plugin
 from bilinear_wm.stage import with_flags
 
@@ -35,6 +38,8 @@ EXTRAS = {
     "websockets": "play",
 }
 """Packages that some commands need, and the extra that brings them."""
+PLACES = ("out", "video", "sheet")
+"""Fields that name what a command will write: checked before it begins."""
 EVERYWHERE = (
     "Every command also takes --json (end with one line of JSON) and --plugin MODULE|FILE.py "
     "(register tasks, models, encoders or planners of your own; may be repeated)."
@@ -108,7 +113,7 @@ COMMANDS = {
     ),
     "compare": Command(
         "Compare two results files on the tasks that they share (McNemar's exact test).",
-        "reporting.results:CompareConfig",
+        "reporting.compare:CompareConfig",
     ),
     "publish": Command(
         "Make a checkpoint folder to give away from a training run, with a model card.",
@@ -135,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given in ([], ["-h"], ["--help"], ["--version"]):
         print(f"bwm {bilinear_wm.__version__}" if given == ["--version"] else _help())
         return 0 if given else 2
-    exit_status, names = INTERRUPTED, frozenset[str]()
+    exit_status, names, config = INTERRUPTED, frozenset[str](), None
 
     def terminate(_signal: int, _frame: FrameType | None) -> None:
         nonlocal exit_status
@@ -143,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGTERM, terminate)
+    plain, warnings.formatwarning = warnings.formatwarning, _format_warning
     try:
         if given[0] not in COMMANDS:
             raise InputError(f"expected one of {', '.join(COMMANDS)}, found {given[0]!r}")
@@ -152,7 +158,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = COMMANDS[given[0]]
         config_class = _load(command.config)
         names = frozenset(f.name for f in fields(config_class)) - _positional(config_class)
-        outcome = _parse(given[0], command, config_class, rest).run()
+        config = _parse(given[0], command, config_class, rest)
+        for name in PLACES:
+            place = getattr(config, name, None)
+            if isinstance(place, Path):
+                disk.check_writable(place, name)
+        outcome = config.run()
         print(outcome.text)
         if shared.json:
             print(json.dumps(outcome.numbers, default=str))
@@ -166,11 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"needs the package {error.name!r}: pip install 'bilinear-world-models[{extra}]'"
         )
     except OSError as error:  # what the checks could not foresee: a folder that vanished, ...
-        return _complain(" ".join(str(error).split()))
+        return _complain(_reason(error))
     except KeyboardInterrupt as stop:
-        _complain(with_flags(str(stop) or "interrupted", names))
+        _complain(with_flags(str(stop) or _interrupted(config), names))
         return getattr(stop, "exit_status", exit_status)
     finally:
+        warnings.formatwarning = plain
         signal.signal(signal.SIGTERM, previous)
     return 0
 
@@ -245,6 +257,31 @@ def _help() -> str:
         for name, command in COMMANDS.items()
     ]
     return "\n".join([*lines, "", EVERYWHERE, "`bwm COMMAND --help` tells the rest."])
+
+
+def _interrupted(config: Any) -> str:
+    """Whether what was interrupted can be continued, and how."""
+    begun = getattr(config, "out", None) is not None
+    if begun and hasattr(config, "resume"):
+        return f"interrupted; the same command with `resume` continues {config.out}"
+    return "interrupted"
+
+
+def _reason(error: OSError) -> str:
+    """The system's complaint, the file first."""
+    if error.filename is None or error.strerror is None:
+        return " ".join(str(error).split())
+    return f"{error.filename}: {error.strerror}"
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    line: str | None = None,
+) -> str:  # fmt: skip
+    """Ours in one line, like errors; others with where they come from."""
+    if issubclass(category, InputWarning):
+        return f"bwm: warning: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _complain(message: str) -> int:

@@ -34,6 +34,20 @@ def owned(path: Path, complaint: str) -> Iterator[None]:
         lock.release()
 
 
+def check_writable(path: Path, argument: str) -> None:
+    """Refuse a file or folder that could not be made, before any work is done for it."""
+    place = path.resolve()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if place != path.resolve() and not place.is_dir():
+        raise InputError(f"{argument} {path}: expected a folder, found a file: {place}")
+    effective = os.access in os.supports_effective_ids
+    if not os.access(place, os.W_OK, effective_ids=effective):
+        raise InputError(
+            f"{argument} {path}: cannot be written: {place} is read-only; name another place"
+        )
+
+
 def read_text(path: Path, expected: str) -> str:
     """The text of a plain file; refuses what would hang, is binary or is not there."""
     if path.exists() and not path.is_file():

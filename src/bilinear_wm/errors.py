@@ -1,4 +1,4 @@
-"""The one exception that bad input raises, and checks that raise it."""
+"""The one exception that bad input raises, its warning, and checks that raise it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ class InputError(ValueError):
     The message names the file or argument, what was expected, what was found, and the
     fix. The command line prints it as one line and exits with status 2.
     """
+
+
+class InputWarning(UserWarning):
+    """Something the user gave can be used, but hardly as it was meant; one line, like errors."""
 
 
 def check_choices(config: Any) -> None:

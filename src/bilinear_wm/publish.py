@@ -39,6 +39,7 @@ class PublishConfig:
         command: What was run to make it, commands separated by `;`, for the card.
         results: Results files of `bwm evaluate` for the card's table.
         sheet: The points.png of `bwm geometry`, for the card.
+        force: Replace the checkpoint that is in `out`.
     """
 
     run_folder: Annotated[Path, tyro.conf.arg(name="run")]
@@ -46,19 +47,32 @@ class PublishConfig:
     command: str
     results: tuple[Path, ...] = ()
     sheet: Path | None = None
+    force: bool = False
 
     def run(self) -> Outcome:
         """`publish`, in words."""
-        made = publish(self.run_folder, self.out, self.results, self.command, self.sheet)
+        made = publish(
+            self.run_folder, self.out, self.results, self.command, self.sheet, self.force
+        )
         return Outcome(f"{made}: written; load it with bwm.load_model({str(made)!r})")
 
 
 def publish(
-    run: Path, out: Path, results: Sequence[Path], command: str, sheet: Path | None = None
+    run: Path,
+    out: Path,
+    results: Sequence[Path],
+    command: str,
+    sheet: Path | None = None,
+    force: bool = False,
 ) -> Path:
     """Write `out` from the last checkpoint of `run`, with a contact sheet of its points."""
     if out.exists() and not (out / checkpoint.CONFIG).is_file():
         raise InputError(f"out {out}: expected no folder, or a checkpoint to replace")
+    if out.exists() and not force:
+        raise InputError(
+            f"out {out}: holds a checkpoint already; name another folder, or replace it with "
+            "`force`"
+        )
     if sheet is not None and not sheet.is_file():
         raise InputError(f"sheet {sheet}: expected a picture, such as bwm geometry makes")
     folder = checkpoint.resolve(run)

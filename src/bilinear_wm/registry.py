@@ -112,7 +112,7 @@ class Registry(Generic[T]):
         if name not in also and name not in self:
             raise InputError(
                 f"{where or self.kind}: expected one of {', '.join((*self, *also))}, found "
-                f"{name!r}; a {self.kind} of your own comes with --plugin or an installed package"
+                f"{name!r}; your own {self.kind} comes with --plugin or an installed package"
             )
 
     def address(self, name: str) -> str:

@@ -129,7 +129,7 @@ def reproduce(config: ReproduceConfig) -> list[tuple[Step, str]]:
         estimate = "no estimate: training at the paper's scale needs a GPU"
     print(f"{len(steps)} steps, {len(waiting)} to do, {estimate}")
     if config.dry_run:
-        print("\n".join(_listed(steps, done)))
+        print(outline(config, steps, done))
         return [(step, "done before" if done[step.name] else "to do") for step in steps]
     outcome: list[tuple[Step, str]] = []
     pace = Pace(left)
@@ -164,18 +164,24 @@ class Pace:
         return self._waiting * (self._taken + 10) / (self._estimated + 10)
 
 
-def _listed(steps: Sequence[Step], done: Mapping[str, bool]) -> list[str]:
-    """The steps by stage, with what each takes."""
-    lines = []
-    for stage in STAGES:
-        some = [step for step in steps if step.stage == stage]
-        if some:
-            minutes = sum(step.minutes for step in some if not done[step.name])
-            lines.append(f"{stage}: {len(some)} steps, about {_duration(minutes)}")
-            for step in some:
-                takes = "done" if done[step.name] else f"about {_duration(step.minutes)}"
-                lines.append(f"  {step.name}: {takes}")
-    return lines
+def outline(config: ReproduceConfig, steps: Sequence[Step], done: Mapping[str, bool]) -> str:
+    """What is to be done, task by task and stage by stage; steps of one stage in a line."""
+    lines: list[str] = []
+    groups: dict[tuple[str, str], list[Step]] = {}
+    for step in steps:
+        task = next((task for task in config.tasks if task in step.name), "")
+        groups.setdefault((task, step.stage), []).append(step)
+    for (task, stage), some in groups.items():
+        if task and (not lines or f"\n{task}" not in lines):
+            lines.append(f"\n{task}")
+        made = sum(done[step.name] for step in some)
+        left = sum(step.minutes for step in some if not done[step.name])
+        state = "done" if made == len(some) else f"about {_duration(left)}"
+        if 0 < made < len(some):
+            state += f", {made} done"
+        count = "" if len(some) == 1 else f" ({len(some)} steps)"
+        lines.append(f"{'  ' if task else chr(10)}{stage + count:<26}{state}")
+    return "\n".join(lines)
 
 
 def _marker(config: ReproduceConfig, step: Step) -> Path:

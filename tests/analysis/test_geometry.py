@@ -20,7 +20,7 @@ from bilinear_wm.analysis.geometry import (
 from bilinear_wm.cli import main
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.reporting.media import with_points
+from bilinear_wm.reporting.media import FONT, GAP, with_points
 from tests.models.conftest import small_model
 
 
@@ -60,12 +60,16 @@ def test_the_sheet_shows_points_where_they_are_and_what_is_drawn() -> None:
     model = small_model("bilinear", encoder="points").eval()
     pixels = np.zeros((3, 32, 32, 3), np.uint8)
     sheet = points_sheet(model, pixels)
-    assert sheet.shape == (2 * (192 + 2), 3 * (192 + 2), 3)
+    line = 192 + GAP + FONT + GAP
+    assert sheet.shape[0] == 2 * line
+    left = sheet.shape[1] - 3 * (192 + GAP)
+    assert (sheet[GAP : GAP + 192, left + 192 : left + 192 + GAP] == 255).all(), "no gap"
+    assert (sheet[:line, :left] < 128).any(), "no label"
     marked = with_points(pixels[0], np.array([[-0.5, 0.5]]), 192)
     rows, columns = np.nonzero(marked.any(-1))
     assert (columns.mean(), rows.mean()) == pytest.approx((48, 144), abs=1)
     blind = small_model("bilinear", encoder="points", drawing_weight=0.0).eval()
-    assert points_sheet(blind, pixels).shape == (192 + 2, 3 * (192 + 2), 3)
+    assert points_sheet(blind, pixels).shape[0] == line
 
 
 @pytest.mark.slow

@@ -20,7 +20,8 @@ from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.data.collect import CollectConfig, collect
 from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
-from bilinear_wm.reporting.results import compare, read_results
+from bilinear_wm.reporting.compare import compare
+from bilinear_wm.reporting.results import read_results
 from tests.models.conftest import small_model
 
 

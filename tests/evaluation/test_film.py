@@ -8,6 +8,8 @@ import imageio.v3 as imageio
 import pytest
 
 from bilinear_wm.evaluation.evaluate import EvaluateConfig, evaluate
+from bilinear_wm.evaluation.film import GAP
+from bilinear_wm.reporting.media import TITLE
 from tests.models.conftest import small_model
 
 
@@ -25,5 +27,8 @@ def test_videos_are_written(checkpoint: Path, tmp_path: Path) -> None:
         films = sorted(folder.glob("*.mp4"))
         assert len(films) == 2
         for film in films:
-            height, width = imageio.imread(film, index=0).shape[:2]
-            assert width / height == pytest.approx(panels, abs=0.2)
+            frame = imageio.imread(film, index=0)
+            assert frame.shape[:2] == (TITLE + 384, panels * 384 + (panels - 1) * GAP)
+            for panel in range(panels):  # each has its word above
+                left = panel * (384 + GAP)
+                assert frame[:TITLE, left : left + 384].min() < 100

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -208,3 +209,21 @@ def test_bad_configurations_are_named() -> None:
         InputError, match="encoder: expected one of points, vit, frozen, found 'eyes'"
     ):
         ModelConfig("t", 32, 5, (0.0,), (1.0,), encoder="eyes")
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_pictures_that_would_mean_something_else_are_refused(
+    kind: str, encoder: str, as_tensor: bool
+) -> None:
+    model = small_model(kind, encoder=encoder).eval()
+    pixels = np.full((32, 32, 3), 200, np.uint8)
+    wrong: list[tuple[Any, str]] = [
+        (pixels / np.float32(255), "expected uint8, from 0 to 255, found float32"),
+        (pixels.astype(np.int64), "expected uint8, from 0 to 255, found int64"),
+        (np.zeros((64, 64, 3), np.uint8), r"expected pictures of shape \(32, 32, 3\), found \(64"),
+        (pixels.transpose(2, 0, 1), r"found \(3, 32, 32\)"),
+    ]
+    for pictures, message in wrong:
+        with pytest.raises(InputError, match=message):
+            model.encode(torch.from_numpy(pictures.copy()) if as_tensor else pictures)
+    assert model.encode(pixels).shape == (24,)

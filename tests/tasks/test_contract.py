@@ -17,8 +17,9 @@ from bilinear_wm.errors import InputError
 from bilinear_wm.observation import (
     ObservationSpec,
 )
-from bilinear_wm.tasks import make_task, task_class
+from bilinear_wm.tasks import make_task, make_task_for, task_class
 from bilinear_wm.tasks.base import Task
+from tests.models.conftest import small_model
 
 IDS = {"tworoom": "TwoRoom", "pusht": "PushT", "reacher": "Reacher", "cube": "Cube"}
 
@@ -204,3 +205,15 @@ def test_tasks_name_what_they_cannot_show(task_name: str) -> None:
     with pytest.raises(InputError, match=f"{task_name}: proprioception: expected some of .*'?hope"):
         task.observe(ObservationSpec(proprioception=("hope",)))
     task.close()
+
+
+def test_a_model_gets_the_world_that_it_knows() -> None:
+    model = small_model("bilinear", image_size=48, patch_size=16, render_quality="fast").eval()
+    env = make_task_for(model)
+    assert (env.name, env.image_size, env.render_quality) == ("tworoom", 48, "fast")
+    pixels, _ = env.reset(seed=0)
+    assert model.encode(pixels).shape == (24,)
+    with pytest.raises(InputError, match="expected one of square pictures"):
+        make_task_for(small_model("bilinear", image_width=64))
+    with pytest.raises(InputError, match="task: expected one of tworoom"):
+        make_task_for(small_model("bilinear", task="unknown"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 import torch
 
@@ -116,6 +118,19 @@ def test_residual_training_resumes_to_the_bit(
         module._Run.one_step = original  # type: ignore[method-assign]
     assert stops == 9
     assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_episodes_of_another_task_are_refused(
+    trained: Path, tworoom_file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.h5"
+    shutil.copyfile(tworoom_file, other)
+    with h5py.File(other, "a") as file:
+        file.attrs["task"] = "of-your-own"
+    config = residual(trained, other, tmp_path / "more")
+    with pytest.raises(InputError, match="expected episodes of tworoom, found of-your-own"):
+        train_residual(config, progress=False)
+    assert not list((tmp_path / "more").iterdir())
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from bilinear_wm.errors import InputError
+from bilinear_wm.errors import InputError, InputWarning
 from bilinear_wm.models import load_model
 from bilinear_wm.training.train import TrainConfig, learning_rate, train
 from tests.training.conftest import (
@@ -88,6 +89,8 @@ def test_refusals(tworoom_file: Path, tmp_path: Path) -> None:
         (replace(config, out=Path("/proc/run")), "cannot be written"),
         (replace(config, out=tmp_path / "z", options={"nosuch": 1}), "options: .*nosuch"),
         (replace(config, out=tmp_path / "w", task="cube"), "task: expected tworoom"),
+        (replace(config, out=tmp_path / "v", trackers=("foo",)), "trackers: .*tensorboard.*'foo'"),
+        (replace(config, out=tmp_path / "v", trackers=("comet_ml",)), "comet_ml needs its package"),
     ]:
         with pytest.raises(InputError, match=message):
             train(wrong, progress=False)
@@ -97,8 +100,6 @@ def test_refusals(tworoom_file: Path, tmp_path: Path) -> None:
 
 
 def test_files_that_do_not_tell_their_task(tworoom_file: Path, tmp_path: Path) -> None:
-    import shutil
-
     silent = tmp_path / "silent.h5"
     shutil.copyfile(tworoom_file, silent)
     with h5py.File(silent, "a") as file:
@@ -116,8 +117,6 @@ def test_files_that_do_not_tell_their_task(tworoom_file: Path, tmp_path: Path) -
 def test_other_data_is_not_resumed_on(tworoom_file: Path, dense_file: Path, tmp_path: Path) -> None:
     config = small(tworoom_file, tmp_path / "run", steps=3)
     train(config, progress=False)
-    import shutil
-
     other = tmp_path / "other.h5"
     shutil.copyfile(tworoom_file, other)
     with h5py.File(other, "a") as file:
@@ -145,3 +144,26 @@ def test_schedule() -> None:
     assert max(rates) == pytest.approx(1.0)
     assert rates[505] == pytest.approx(0.5, abs=0.01)
     assert rates[-1] < 1e-5
+
+
+def test_actions_that_never_change_are_pointed_out(tworoom_file: Path, tmp_path: Path) -> None:
+    still = tmp_path / "still.h5"
+    shutil.copyfile(tworoom_file, still)
+    with h5py.File(still, "a") as file:
+        actions = file["action"][:]
+        actions[np.isfinite(actions[:, 1]), 1] = 0.3
+        file["action"][:] = actions
+    with pytest.warns(InputWarning, match="actions have no variance in column 1"):
+        train(small(still, tmp_path / "run", steps=1), progress=False)
+
+
+def test_one_episode_is_too_few(tworoom_file: Path, tmp_path: Path) -> None:
+    one = tmp_path / "one.h5"
+    with h5py.File(tworoom_file) as source, h5py.File(one, "w") as file:
+        rows = int(source["ep_len"][0])
+        for name in ("action", "state", "step_idx", "episode_idx"):
+            file[name] = source[name][:rows]
+        file["pixels"] = np.zeros((rows, 32, 32, 3), np.uint8)
+        file["ep_len"], file["ep_offset"] = np.array([rows]), np.array([0])
+    with pytest.raises(InputError, match=r"expected at least two episodes, .* found 1"):
+        train(small(one, tmp_path / "run", task="tworoom"), progress=False)

@@ -44,19 +44,17 @@ def diagnose(
 
 
 def describe(row: dict[str, Any]) -> str:
-    """A diagnosis in one line."""
+    """A diagnosis in one line; docs/training.md defines its words."""
     probes = {k[6:]: v for k, v in row.items() if k.startswith("probe_")}
     parts = [
-        f"step {row['step']}",
-        f"forward {row['val_forward']:.4f}",
-        *([f"inverse {row['val_inverse']:.3f}"] if "val_inverse" in row else []),
-        *([f"sigma_min {row['sigma_min']:.3f}"] if "sigma_min" in row else []),
-        f"std {row['latent_std']:.3f}",
-        f"rank {row['effective_rank']:.1f}",
-        f"1-block {row['open_loop_1']:.3f}",
-        *([" ".join(f"{k} {v:.3f}" for k, v in probes.items())] if probes else []),
+        f"step {row['step']}: prediction error {row['open_loop_1']:.3f} (1 = nothing moves)",
+        *([f"action error {row['val_inverse']:.3f}"] if "val_inverse" in row else []),
+        *([f"smallest gain {row['sigma_min']:.3f}"] if "sigma_min" in row else []),
+        f"latent std {row['latent_std']:.3f}",
+        f"latent rank {row['effective_rank']:.1f}",
+        *(["R² of " + ", ".join(f"{k} {v:.3f}" for k, v in probes.items())] if probes else []),
     ]
-    return "  ".join(parts)
+    return "; ".join(parts)
 
 
 @torch.no_grad()

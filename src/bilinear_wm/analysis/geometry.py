@@ -34,7 +34,13 @@ from bilinear_wm.models.base import WorldModel
 from bilinear_wm.planning.sensitivity import analytic, finite_difference
 from bilinear_wm.registry import TASKS
 from bilinear_wm.reporting import figures
-from bilinear_wm.reporting.media import contact_sheet, enlarge, with_points, write_picture
+from bilinear_wm.reporting.media import (
+    Strip,
+    contact_sheet,
+    enlarge,
+    with_points,
+    write_picture,
+)
 from bilinear_wm.reporting.results import machine_facts
 from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import task_class
@@ -138,10 +144,12 @@ def points_sheet(model: WorldModel, observation: Any) -> NDArray[np.uint8]:
     pixels, z = model.present(observation).cpu().numpy(), model.encode(observation)
     places = model.points(z).cpu().numpy()
     both = zip(pixels, places, strict=True)
-    rows = [np.stack([with_points(picture, at, SHEET_SIZE) for picture, at in both])]
+    seen = np.stack([with_points(picture, at, SHEET_SIZE) for picture, at in both])
+    strips = [Strip("seen, with points", seen)]
     if model.draws:
-        rows.append(np.stack([enlarge(f, SHEET_SIZE) for f in model.draw(z).cpu().numpy()]))
-    return contact_sheet(rows, len(pixels))
+        drawn = np.stack([enlarge(f, SHEET_SIZE) for f in model.draw(z).cpu().numpy()])
+        strips.append(Strip("drawn from them", drawn))
+    return contact_sheet(strips)
 
 
 def _latents(

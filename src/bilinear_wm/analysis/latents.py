@@ -37,6 +37,9 @@ def episodes_for(model: WorldModel, path: Path, split: Split = "train") -> Episo
         render_quality=facts.render_quality if known else None,
         in_memory=False,
     )
+    told = data.file.task
+    if "unknown" not in (told or "unknown", facts.task) and told != facts.task:
+        raise InputError(f"{path}: expected episodes of {facts.task}, found {told}")
     if data.action_size != facts.action_size:
         raise InputError(
             f"{path}: expected {facts.action_size} numbers an action, found {data.action_size}"

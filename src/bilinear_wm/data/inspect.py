@@ -11,7 +11,7 @@ import tyro
 from numpy.typing import NDArray
 
 from bilinear_wm.data.file import EpisodeFile, in_pixels
-from bilinear_wm.reporting.media import Pixels, contact_sheet, write_picture
+from bilinear_wm.reporting.media import Pixels, Strip, contact_sheet, write_picture
 from bilinear_wm.stage import Outcome
 from bilinear_wm.tasks import task_class
 
@@ -110,9 +110,14 @@ def summarize(file: EpisodeFile) -> Summary:
 def sheet(file: EpisodeFile) -> Pixels:
     """A contact sheet: some episodes, a line each."""
     chosen = np.linspace(0, file.num_episodes - 1, min(SHEET_ROWS, file.num_episodes))
-    frames = [file.read_frames(int(episode)) for episode in chosen.round()]
+    strips = []
+    for episode in chosen.round().astype(int).tolist():
+        frames = file.read_frames(episode)
+        shown = np.linspace(0, len(frames) - 1, SHEET_COLUMNS).round().astype(int)
+        steps = [f"step {step}" for step in file.frame_stride * shown]
+        strips.append(Strip(f"episode {episode}", frames[shown], steps))
     file.close()
-    return contact_sheet(frames, SHEET_COLUMNS)
+    return contact_sheet(strips)
 
 
 def describe(summary: Summary) -> str:

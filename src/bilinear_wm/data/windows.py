@@ -28,6 +28,8 @@ from bilinear_wm.stage import at_least
 Split = Literal["train", "validation", "test", "all"]
 FRAME_SKIP = 5
 """Environment steps a model step, unless told otherwise."""
+STILL = 1e-8
+"""A number with a smaller std never changes."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,17 @@ class EpisodeDataset:
         everything = np.arange(self.file.num_episodes)
         self.episodes = everything if split == "all" else getattr(parts, split)
         train = parts.train
-        self.action_mean, self.action_std = _statistics(self.file.actions[self._rows(train, -1)])
+        acted = self.file.actions[self._rows(train, -1)]
+        self.still_actions = tuple(np.flatnonzero(acted.astype(np.float64).std(0) < STILL).tolist())
+        self.action_mean, self.action_std = _statistics(acted)
         numbers = np.zeros((1, 0)) if self._numbers is None else self._numbers[self._rows(train)]
         self.proprioception_mean, self.proprioception_std = _statistics(numbers)
         self._window_episode, self._window_step = self._list_windows()
+        if len(self.episodes) == 0:
+            raise InputError(
+                f"{path}: expected at least two episodes, of which one is held out, found "
+                f"{self.file.num_episodes}"
+            )
         if len(self) == 0:
             span = frame_skip * (num_frames - 1) + 1
             raise InputError(
@@ -304,5 +313,5 @@ def _statistics(numbers: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.
     """Mean and standard deviation of each column."""
     values = numbers.astype(np.float64)
     std = values.std(axis=0)
-    std[std < 1e-8] = 1.0  # a number that never changes says nothing; keep it finite
+    std[std < STILL] = 1.0  # a number that never changes says nothing; keep it finite
     return values.mean(axis=0).astype(np.float32), std.astype(np.float32)

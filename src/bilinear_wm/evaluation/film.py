@@ -11,7 +11,7 @@ from torch import Tensor
 from bilinear_wm.models.base import WorldModel
 
 Frame = NDArray[np.uint8]
-FPS = 10
+FPS, GAP = 10, 8
 
 
 class Film:
@@ -31,17 +31,27 @@ class Film:
 
     def write(self, path: Path, last: Frame, goal: Frame) -> None:
         """As MP4, ending with a last picture."""
-        from bilinear_wm.reporting.media import write_video
+        from bilinear_wm.reporting.media import (
+            TITLE,
+            VIDEO_SIZE,
+            enlarge,
+            title_bar,
+            write_video,
+        )
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        gap = np.full((goal.shape[0], 2, 3), 128, np.uint8)
         frames = [*self.frames, last]
-        panels = [frames, [goal] * len(frames)]
+        panels = {"now": frames, "goal": [goal] * len(frames)}
         if self._imagined:
             imagined = self._imagined[: len(frames)]
-            panels.insert(1, imagined + [imagined[-1]] * (len(frames) - len(imagined)))
+            imagined += [imagined[-1]] * (len(frames) - len(imagined))
+            panels = {"now": frames, "imagined": imagined, "goal": panels["goal"]}
+        height, width = enlarge(goal, VIDEO_SIZE).shape[:2]
+        gap = np.full((height, GAP, 3), 255, np.uint8)
+        words = [part for name in panels for part in (title_bar(name, width), gap[:TITLE])]
+        head = np.concatenate(words[:-1], axis=1)
         pictures = []
-        for shown in zip(*panels, strict=True):
-            parts = [part for picture in shown for part in (gap, picture)]
-            pictures.append(np.concatenate(parts[1:], axis=1))
+        for shown in zip(*panels.values(), strict=True):
+            parts = [part for picture in shown for part in (enlarge(picture, VIDEO_SIZE), gap)]
+            pictures.append(np.concatenate([head, np.concatenate(parts[:-1], axis=1)]))
         write_video(path, pictures, fps=FPS)

@@ -20,7 +20,7 @@ from bilinear_wm.models import load_model
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.options import make_config
 from bilinear_wm.planning import PLANNERS, Planner
-from bilinear_wm.tasks import make_task, task_class
+from bilinear_wm.tasks import make_task_for, task_class
 from bilinear_wm.tasks.base import Task
 
 MONITOR_WINDOWS = PROBED_WINDOWS = 1000
@@ -126,13 +126,10 @@ def checked_camera(model: WorldModel, task: str, checkpoint: Path) -> Task:
         raise InputError(
             f"checkpoint {checkpoint}: expected a model of {task}, found one of {facts.task}"
         )
-    quality: Any = facts.render_quality if facts.render_quality != "unknown" else "faithful"
-    if len(set(facts.picture_shape)) > 1:
-        raise InputError(
-            f"checkpoint {checkpoint}: expected a model of square pictures, which tasks draw, "
-            f"found one of {facts.picture_shape[0]} x {facts.picture_shape[1]} px"
-        )
-    camera = make_task(task, facts.image_size, quality)
+    try:
+        camera = make_task_for(model)
+    except InputError as error:
+        raise InputError(f"checkpoint {checkpoint}: {error}") from error
     if facts.action_size != len(camera.action_names):
         raise InputError(
             f"checkpoint {checkpoint}: expected {len(camera.action_names)} numbers an action, "

@@ -117,6 +117,8 @@ def describe(config: EvaluateConfig, result: Evaluation) -> str:
     )
     if config.monitor:
         lines.append(f"the monitor fired {result.alarms} times")
+    if config.video is not None:
+        lines.append(f"videos: {config.video}")
     if config.out is not None:
         lines.append(f"written: {config.out}")
     return "\n".join(lines)

@@ -137,13 +137,34 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
         """Latents of observations (see `config.observes`), given as arrays or tensors.
 
         A model that sees one camera and nothing else takes its uint8 pictures (..., H, W, 3) too.
+
+        Raises:
+            InputError: If pictures are not uint8 (0 to 255), or not of the model's size.
         """
         return self._latents(self._seen(observation))
 
     def _seen(self, observation: Any) -> Observation:
         """What the model wants of an observation, as tensors."""
         wanted = self.config.observes.of(observation)
-        return wanted.map(lambda array: torch.as_tensor(array, device=self.device))
+        seen = wanted.map(lambda array: torch.as_tensor(array, device=self.device))
+        for camera, pictures in seen.pictures.items():
+            self._check_pictures(camera, pictures)
+        return seen
+
+    def _check_pictures(self, camera: str, pictures: Tensor) -> None:
+        """Refuse what would be encoded to something else than it shows, or not at all."""
+        shape = (*self.config.picture_shape, 3)
+        if pictures.dtype != torch.uint8:
+            raise InputError(
+                f"observation: {camera}: expected uint8, from 0 to 255, found "
+                f"{str(pictures.dtype).removeprefix('torch.')}; of shares in [0, 1] it is "
+                "(255 * pictures).round().astype('uint8')"
+            )
+        if tuple(pictures.shape[-3:]) != shape:
+            raise InputError(
+                f"observation: {camera}: expected pictures of shape {shape}, found "
+                f"{tuple(pictures.shape[-3:])}; bwm.make_task_for(model) draws them so"
+            )
 
     def _latents(self, seen: Observation) -> Float[Tensor, "*batch d"]:
         if not self.config.observes.is_picture:

@@ -194,7 +194,16 @@ def gather(folders: Sequence[Path]) -> Findings:
     runs: list[Run] = []
     trainings: dict[str, list[dict[str, Any]]] = {}
     geometries: list[dict[str, Any]] = []
+    if not folders:
+        raise InputError(
+            "expected at least one folder with results (bwm report results), found none"
+        )
     for folder in folders:
+        if folder.is_file():
+            raise InputError(
+                f"{folder}: expected a folder with results, found a file; name its folder: "
+                f"{folder.parent}"
+            )
         if not folder.is_dir():
             raise InputError(f"{folder}: expected a folder with results, found none")
         for path in sorted(p for p in folder.rglob("*.jsonl") if p.is_file()):

@@ -2,28 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bilinear_wm.errors import InputError
+from bilinear_wm.errors import InputError, needed
 
 Pixels = NDArray[np.uint8]
-GAP = 2
-VIDEO_SIZE = 384
+GAP, FONT = 6, 12
+READABLE = 72
+"""How large pictures are shown at least, that captions fit under them."""
+VIDEO_SIZE, TITLE = 384, 36
+"""How large videos show their pictures, and how high the words above are."""
 
 
-def contact_sheet(rows: Iterable[NDArray[np.uint8]], columns: int) -> Pixels:
-    """One picture: each row of frames in a line, evenly thinned to `columns`."""
+@dataclass(frozen=True)
+class Strip:
+    """A line of a contact sheet."""
+
+    label: str
+    """What stands beside it."""
+    frames: Pixels
+    """(n, height, width, 3)."""
+    captions: Sequence[str] = ()
+    """What stands under each picture."""
+
+
+def contact_sheet(strips: Sequence[Strip]) -> Pixels:
+    """One picture: strips below each other, labelled, with gaps between the pictures."""
+    needed("PIL", "report", "a contact sheet")
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(FONT)
+    line = FONT + GAP
+    left = GAP + math.ceil(max(font.getlength(strip.label) for strip in strips))
     lines = []
-    for frames in rows:
-        chosen = np.linspace(0, len(frames) - 1, columns).round().astype(int)
-        gapped = np.pad(frames[chosen], ((0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=128)
-        lines.append(np.concatenate(list(gapped), axis=1))
-    return np.concatenate(lines, axis=0)
+    for strip in strips:
+        frames = [enlarge(frame, READABLE) for frame in strip.frames]
+        height, width = frames[0].shape[:2]
+        size = (left + GAP + len(frames) * (width + GAP), GAP + height + line)
+        canvas = Image.new("RGB", size, "white")
+        pen = ImageDraw.Draw(canvas)
+        pen.text((GAP, GAP + height / 2), strip.label, "black", font, anchor="lm")
+        for i, frame in enumerate(frames):
+            x = left + GAP + i * (width + GAP)
+            canvas.paste(Image.fromarray(frame), (x, GAP))
+            if strip.captions:
+                under = (x + width / 2, GAP + height + 1)
+                pen.text(under, strip.captions[i], "dimgray", font, anchor="ma")
+        lines.append(np.asarray(canvas))
+    width = max(each.shape[1] for each in lines)
+    return np.concatenate(
+        [
+            np.pad(each, ((0, 0), (0, width - each.shape[1]), (0, 0)), constant_values=255)
+            for each in lines
+        ]
+    )
 
 
 def with_points(frame: Pixels, points: NDArray[np.float64], size: int) -> Pixels:
@@ -51,6 +90,24 @@ def enlarge(frame: Pixels, size: int) -> Pixels:
     big = frame.repeat(factor, axis=0).repeat(factor, axis=1)
     height, width = (n // 2 * 2 for n in big.shape[:2])
     return big[:height, :width]
+
+
+def title_bar(text: str, width: int) -> Pixels:
+    """A strip with a word in its middle, to stand above a picture."""
+    needed("PIL", "report", "a title")
+    from PIL import Image, ImageDraw, ImageFont
+
+    strip = Image.new("RGB", (width, TITLE), "white")
+    font = ImageFont.load_default(TITLE * 2 / 3)
+    ImageDraw.Draw(strip).text((width / 2, TITLE / 2), text, "black", font, anchor="mm")
+    return np.asarray(strip)
+
+
+def first_frame(video: Path) -> bytes:
+    """The first picture of a video, as PNG."""
+    imageio = _imageio()
+    data: bytes = imageio.imwrite("<bytes>", imageio.imread(video, index=0), extension=".png")
+    return data
 
 
 def write_picture(path: Path, pixels: Pixels) -> None:

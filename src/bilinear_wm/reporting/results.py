@@ -1,4 +1,4 @@
-"""results.jsonl: one header row, then one row an episode; summaries and comparisons of them."""
+"""results.jsonl: one header row, then one row an episode; summaries of them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
-import tyro
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.options import check_types, from_json
-from bilinear_wm.stage import Outcome
 
 UNCOMPARED = ("versions", "machine", "measured")
 """What a file may be completed without."""
@@ -100,6 +98,7 @@ class ResultFile:
         folder = path.resolve().parent
         if not folder.is_dir():
             raise InputError(f"out {path}: expected an existing folder, found no {folder}")
+        disk.check_writable(path, "out")
         with disk.owned(path, f"out {path}: another process is writing this file"):
             yield cls(path, header, resume)
 
@@ -223,67 +222,6 @@ def machine_facts() -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two methods on the same starts and goals."""
-
-    episodes: int
-    only_first: int
-    only_second: int
-    p_value: float
-    """Of McNemar's exact test: chance of a split as uneven if the methods were equally good."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.episodes} shared tasks: {self.only_first} solved by the first alone, "
-            f"{self.only_second} by the second alone; McNemar's exact p = {self.p_value:.3g}"
-        )
-
-
-@dataclass(frozen=True)
-class CompareConfig:
-    """A comparison.
-
-    Attributes:
-        first: A results file of `bwm evaluate`.
-        second: Another, of the same task, offset and seed.
-    """
-
-    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST.jsonl")]
-    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND.jsonl")]
-
-    def run(self) -> Outcome:
-        """`compare`, in words."""
-        result = compare(self.first, self.second)
-        return Outcome(str(result), asdict(result))
-
-
-def compare(first: Path, second: Path) -> Comparison:
-    """A paired test; refuses files whose tasks differ."""
-    (head_a, rows_a), (head_b, rows_b) = read_results(first), read_results(second)
-    for name in ("task", "offset", "seed", "tasks_from", "moving"):
-        if head_a.get(name) != head_b.get(name):
-            raise InputError(
-                f"{second}: expected the {name} of {first}, {head_a.get(name)}, "
-                f"found {head_b.get(name)}"
-            )
-    return paired(rows_a, rows_b)
-
-
-def paired(first: Sequence[EpisodeResult], second: Sequence[EpisodeResult]) -> Comparison:
-    """A paired test on the tasks that both have."""
-    outcomes = {(r.episode, r.start_step): r.success for r in second}
-    pairs = [
-        (r.success, outcomes[r.episode, r.start_step])
-        for r in first
-        if (r.episode, r.start_step) in outcomes
-    ]
-    only_a = sum(a and not b for a, b in pairs)
-    only_b = sum(b and not a for a, b in pairs)
-    p = binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
-    return Comparison(len(pairs), only_a, only_b, float(p))
 
 
 def mean_change(actions: Sequence[NDArray[np.float32]]) -> float:

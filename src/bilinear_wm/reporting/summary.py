@@ -15,8 +15,9 @@ from scipy import stats
 from bilinear_wm import disk
 from bilinear_wm.errors import InputError
 from bilinear_wm.reporting import figures, published
+from bilinear_wm.reporting.compare import paired
 from bilinear_wm.reporting.findings import FLOORS, Run, in_order, main_runs
-from bilinear_wm.reporting.results import mean_jerk, paired, rate
+from bilinear_wm.reporting.results import mean_jerk, rate
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 SIGNIFICANT = 0.05

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bilinear_wm.reporting import figures, published
+from bilinear_wm.reporting.compare import paired
 from bilinear_wm.reporting.findings import Run, in_order, main_runs
-from bilinear_wm.reporting.results import Rate, paired
+from bilinear_wm.reporting.results import Rate
 from bilinear_wm.reporting.summary import SIGNIFICANT, best_baseline, ours
 
 

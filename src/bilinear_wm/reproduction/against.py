@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bilinear_wm.reporting.results import paired, rate, read_results
+from bilinear_wm.reporting.compare import paired
+from bilinear_wm.reporting.results import rate, read_results
 
 
 def against(made: Path, committed: Path) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 
+from bilinear_wm.errors import InputError
 from bilinear_wm.registry import TASKS
 from bilinear_wm.tasks.base import RenderQuality, Task
 
@@ -29,3 +32,20 @@ def make_task(name: str, image_size: int = 224, render_quality: RenderQuality = 
         render_quality: `faithful` for the benchmark's picture, `fast` for data by the hour.
     """
     return TASKS[name](image_size=image_size, render_quality=render_quality)
+
+
+def make_task_for(model: Any) -> Task:
+    """The world of a model, which shows pictures as the model knows them.
+
+    Args:
+        model: A world model, or whatever has such a `config`.
+    """
+    facts = model.config
+    height, width = facts.picture_shape
+    if height != width:
+        raise InputError(
+            f"model: expected one of square pictures, which tasks draw, found one of {height} x "
+            f"{width} px"
+        )
+    known = facts.render_quality != "unknown"
+    return make_task(facts.task, height, facts.render_quality if known else "faithful")

@@ -25,6 +25,10 @@ class TrainConfig:
         batch_size: Windows a step, over all processes.
         num_frames: Pictures a window.
         learning_rate: Peak of a cosine schedule with a linear warm-up.
+        weight_decay: AdamW's.
+        clip_norm: The largest norm of a step's gradients.
+        warmup_share: The share of all steps that the warm-up takes.
+        seed: Of the weights, the order of the data and the dropout.
         eval_every: Steps between diagnoses on held-out episodes.
         save_every: Steps between checkpoints.
         task: The task, where the file does not tell.
@@ -104,6 +108,10 @@ class ResidualConfig:
         weigh_steps: Of them, those of the first phase; 0 to leave the latent's scale alone.
         refit_steps: Those of the second.
         num_blocks: Blocks that a rollout predicts.
+        batch_size: Rollouts a step.
+        learning_rate: Peak of a cosine schedule with a linear warm-up, in each phase.
+        weight_decay: AdamW's.
+        seed: Of the weights and the order of the data.
         eval_every: Steps between diagnoses on held-out episodes.
         save_every: Steps between checkpoints.
         device: Where to train: cpu, cuda, cuda:1 ...
@@ -138,7 +146,7 @@ class ResidualConfig:
         if self.steps <= self.weigh_steps + self.refit_steps:
             raise InputError(
                 f"steps: expected more than `weigh_steps` {self.weigh_steps} and `refit_steps` "
-                f"{self.refit_steps} together, found {self.steps}"
+                f"{self.refit_steps} together, found {self.steps}; give more, or fewer of those"
             )
         if not self.learning_rate > 0:
             raise InputError(f"learning_rate: expected more than 0, found {self.learning_rate}")

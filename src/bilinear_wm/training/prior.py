@@ -44,6 +44,10 @@ class PriorConfig:
         out: The training folder.
         hidden: Width of the network.
         steps: Optimizer steps.
+        batch_size: Windows a step.
+        learning_rate: Peak of a cosine schedule with a linear warm-up.
+        weight_decay: AdamW's.
+        seed: Of the weights and the order of the data.
         eval_every: Steps between diagnoses on held-out episodes.
         save_every: Steps between checkpoints.
         device: Where the model runs: cpu, cuda, cuda:1 ...

@@ -12,20 +12,22 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from numpy.typing import NDArray
 
 from bilinear_wm.analysis.diagnose import describe, diagnose
 from bilinear_wm.analysis.latents import calibrate, fingerprint
 from bilinear_wm.data.guard import check_task
 from bilinear_wm.data.windows import FRAME_SKIP, EpisodeDataset
-from bilinear_wm.errors import InputError
+from bilinear_wm.errors import InputError, InputWarning
 from bilinear_wm.models import MODELS, checkpoint
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.models.config import ModelConfig
@@ -64,7 +66,22 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
         return run.run()
 
 
+def _check_trackers(trackers: Sequence[str]) -> None:
+    """Refuse unknown ones, and those whose package is missing, which accelerate leaves out."""
+    known = {str(kind) for kind in LOGGER_TYPE_TO_CLASS}
+    there = {str(kind) for kind in get_available_trackers()}
+    for tracker in trackers:
+        if tracker not in known:
+            names = ", ".join(sorted(known))
+            raise InputError(f"trackers: expected some of {names}, found {tracker!r}")
+        if tracker not in there:
+            raise InputError(
+                f"trackers: {tracker} needs its package: pip install {tracker}, or leave it out"
+            )
+
+
 def _accelerator(config: TrainConfig) -> Accelerator:
+    _check_trackers(config.trackers)
     wanted = None if config.device is None else find_device(config.device)
     on_cpu = not torch.cuda.is_available() if wanted is None else wanted.type == "cpu"
     if wanted is not None and wanted.index is not None and not on_cpu:
@@ -106,6 +123,14 @@ class _Run(TrainingLoop):
                 f"batch_size: expected a multiple of {accelerator.num_processes} processes, "
                 f"found {config.batch_size}"
             )
+        still = self.train_data.still_actions
+        if still and self.is_main:
+            which = ", ".join(map(str, still))
+            warnings.warn(
+                f"data {config.data}: actions have no variance in column {which}: the model "
+                "cannot learn what it does",
+                InputWarning, stacklevel=2,
+            )  # fmt: skip
         self._facts = fingerprint(self.train_data)
         torch.manual_seed(config.seed)
         self.model = make_model(config, self.train_data)
