@@ -215,9 +215,10 @@ velocity, and a plan begun anew every step assumes rest."""
 def playing(task: str) -> tuple[dict[str, dict[str, Any]], LoopConfig]:
     """Planner options by planner, and the loop, for `bwm play`.
 
-    Plans that stay near a prior do so here as well; all others have the one setting, whose plans
-    are there in time for the next action.
+    Plans that stay near a prior do so here as well; all others search from four places, since goals
+    lie anywhere, and are still there in time for the next action.
     """
-    plan = OWN_PLANS[task] if task in PRIOR_STEPS else COMPACT_PLAN
+    wide = COMPACT_PLAN | {"candidates": 64, "starts": 4}
+    plan = OWN_PLANS[task] if task in PRIOR_STEPS else wide
     options = {"gauss-newton": dict(plan), "icem": {"effort": plan["effort"]}}
     return options, PLAY_LOOPS.get(task, LoopConfig(COMPACT_HORIZONS.get(task, 5)))

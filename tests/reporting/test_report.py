@@ -120,7 +120,7 @@ def test_figures_keep_to_one_protocol(tmp_path: Path) -> None:
         planner = "gauss-newton" if model == "bilinear" else "cem"
         write_run(tmp_path / f"longer-{i}.jsonl", 5, model=model, planner=planner, replan_every=2)
     write_run(tmp_path / "b.jsonl", 9, replan_every=2, memory=True)
-    write_run(tmp_path / "c.jsonl", 9, replan_every=2, residual=False)
+    write_run(tmp_path / "c.jsonl", 9, replan_every=2, without_residual=True)
     write_run(tmp_path / "d.jsonl", 1, planner="random")
     runs = gather([tmp_path]).runs
     chosen = {run.path.name for run in main_runs(runs)}

@@ -16,6 +16,7 @@ from bilinear_wm.reporting.summary import (
     END,
     cells,
     command,
+    full_table,
     readme_table,
     write_between_markers,
 )
@@ -106,5 +107,6 @@ def test_what_is_committed_is_what_results_say(tmp_path: Path) -> None:
     committed = (ROOT / "results" / "summary.csv").read_text()
     assert committed == (out / "summary.csv").read_text()
     assert len(list(csv.DictReader(committed.splitlines()))) > 10
-    table = readme_table(gather([ROOT / "results"]).runs)
-    assert f"{BEGIN}\n\n{table}\n\n{END}" in (ROOT / "README.md").read_text()
+    runs = gather([ROOT / "results"]).runs
+    for path, table in (("README.md", readme_table), ("docs/experiments.md", full_table)):
+        assert f"{BEGIN}\n\n{table(runs)}\n\n{END}" in (ROOT / path).read_text()

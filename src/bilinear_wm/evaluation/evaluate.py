@@ -132,6 +132,7 @@ class EvaluateConfig:
             "one_by_one": self.one_by_one,
             "monitor": self.monitor,
             "memory": self.memory,
+            **({} if self.residual else {"without_residual": True}),
         } | unless_usual(self, "split", "goal", "paper_settings", "device")
 
 

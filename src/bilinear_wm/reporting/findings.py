@@ -92,6 +92,8 @@ class Run:
             found.append("paper settings")
         if facts.get("protocol") == "controller" and not facts.get("live"):
             found.append("as the controller")
+        if facts.get("without_residual"):
+            found.append("without its residual")
         if facts.get("goal") == "state":
             found.append("goal state")
         if facts.get("split") == "validation":
@@ -233,8 +235,9 @@ def gather(folders: Sequence[Path]) -> Findings:
 def main_runs(runs: Sequence[Run]) -> list[Run]:
     """One run of each model and planner for each goal, all of a goal by the same protocol.
 
-    The protocol is the one that most of them ran by; of equals the one that replans soonest. Of
-    what ran more than once by it, the run with the fewest options, the residual, the first seed.
+    The protocol is the one that most of them ran by; of equals the paper's for moving goals, and
+    the one that replans soonest for others. Of
+    what ran more than once by it, the run with the fewest options, then the first seed.
     """
     goals: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
@@ -244,7 +247,7 @@ def main_runs(runs: Sequence[Run]) -> list[Run]:
         methods: dict[str, set[str]] = {}
         for run in (run for run in some if run.planner not in FLOORS):
             methods.setdefault(run.replan, set()).add(run.label)
-        order = sorted(methods, key=lambda name: (-len(methods[name]), name))
+        order = sorted(methods, key=lambda name: (-len(methods[name]), name == "always", name))
         best: dict[str, Run] = {}
         for run in sorted(some, key=_plainness):
             if run.planner in FLOORS or run.replan == order[0]:
@@ -254,7 +257,7 @@ def main_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def _plainness(run: Run) -> tuple[Any, ...]:
-    return len(run.options), not run.header.get("residual", True), run.training[1], run.path.name
+    return len(run.options), run.training[1], run.path.name
 
 
 def place(name: str, known: Sequence[str]) -> tuple[int, str]:

@@ -45,19 +45,22 @@ class ReportConfig:
         folders: Where to look for results, metrics and geometry files.
         out: The folder for what is made.
         readme: A Markdown file whose table of results, between its markers, is made anew.
+        full: Another, for the table of everything that ran.
     """
 
     folders: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     out: Path = Path("report")
     readme: Path | None = None
+    full: Path | None = None
 
     def run(self) -> Outcome:
         """`make_report`, in words."""
         made = make_report(self.folders, self.out)
-        if self.readme is not None:
-            table = summary.readme_table(gather(self.folders).runs)
-            summary.write_between_markers(self.readme, table)
-            made.append(self.readme)
+        tables = ((self.readme, summary.readme_table), (self.full, summary.full_table))
+        for path, table in tables:
+            if path is not None:
+                summary.write_between_markers(path, table(gather(self.folders).runs))
+                made.append(path)
         return Outcome("\n  ".join(["written:", *map(str, made)]), {"files": made})
 
 

@@ -98,6 +98,31 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
     return [Cell(tuple(group), floors.get(_tasks(group[0]), {})) for group in groups.values()]
 
 
+def full_table(runs: Sequence[Run]) -> str:
+    """Everything that ran, a row each way to run it and a column a task; Markdown."""
+    tasks = in_order((run.header["task"] for run in runs), published.TASKS)
+    usual = {_tasks(run)[:3]: run.replan for run in main_runs(runs) if run.planner not in FLOORS}
+    rows: dict[str, dict[str, str]] = {}
+    for cell in cells(runs):
+        run = cell.runs[0]
+        words = ["moving goals" if run.moving else f"@{run.header['offset']}", run.label]
+        if run.planner not in FLOORS and run.replan != usual.get(_tasks(run)[:3]):
+            words.append("whole plans" if run.replan == "whole" else f"replanning {run.replan}")
+        name = ", ".join([*words, *run.options])
+        value, low, high = (100 * x for x in cell.success())
+        text = f"{value:.0f} % [{low:.0f}, {high:.0f}]"
+        if len(cell.rows) != 100:
+            text += f" of {len(cell.rows)}"
+        said = rows.setdefault(name, {})
+        task = run.header["task"]
+        said[task] = f"{said[task]}; {text}" if task in said else text
+    titles = [figures.task_title(task) for task in tasks]
+    lines = ["| | " + " | ".join(titles) + " |", "|" + " --- |" * (len(tasks) + 1)]
+    lines += [f"| {name} | " + " | ".join(found.get(task, "") for task in tasks) + " |"
+              for name, found in rows.items()]  # fmt: skip
+    return "\n".join(lines)
+
+
 def command(run: Run) -> str:
     """What makes a results file again."""
     facts = run.header
@@ -115,6 +140,8 @@ def command(run: Run) -> str:
         else:
             words += ["--replan-every", str(facts.get("replan_every"))]
             words += ["--arrive", facts.get("arrive", "plan")]
+    if facts.get("without_residual"):
+        words.append("--no-residual")
     words += ["--offset", str(facts["offset"])]
     words += ["--episodes", str(facts.get("episodes", len(run.rows))), "--seed", str(facts["seed"])]
     return shlex.join([*words, "--out", run.path.name])
