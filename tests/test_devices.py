@@ -144,9 +144,9 @@ def test_costs_of_the_user() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"monitor": True}, {"memory": True}, {"video": True}])
+@pytest.mark.parametrize("more", [{}, {"monitor": True}, {"video": True}])
 def test_evaluation(more: dict[str, Any], checkpoint: Path, episodes: Path, tmp_path: Path) -> None:
-    """The pilot, its monitor and memory, and films: the same steps as on the CPU."""
+    """The pilot, its monitor, and films: the same steps as on the CPU."""
     config = EvaluateConfig(
         "tworoom", checkpoint, horizon=2,
         planner_options={"compiled": False, "iterations": 3, "candidates": 4},

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import TypeCheckError
 
 from bilinear_wm.analysis.diagnose import latent_geometry
-from bilinear_wm.control.memory import PlanMemory
+from bilinear_wm.control.monitor import ActionMonitor
+from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.dynamics.cholqr import cholqr
 from bilinear_wm.planning.base import search_result
 
@@ -19,7 +20,9 @@ from bilinear_wm.planning.base import search_result
     [
         lambda: cholqr(torch.zeros(3)),
         lambda: search_result(torch.zeros(2, 3, 4), torch.zeros(5), 1, 1),
-        lambda: PlanMemory(torch.zeros(5, 4, 12), torch.zeros(5, 4, 10)),
+        lambda: ActionMonitor(BilinearDynamics(4, 2), 1.0).disagreement(
+            torch.zeros(3, 4), torch.zeros(3, 2), torch.zeros(5, 4)
+        ),
         lambda: latent_geometry(torch.zeros(2, 3, 4), 2),
     ],
     ids=["dynamics", "planning", "control", "analysis"],

@@ -11,7 +11,6 @@ import torch
 
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.loop import Job, Loop, step_together
-from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError
@@ -95,18 +94,6 @@ def test_a_plan_that_continues_another_begins_from_its_rest() -> None:
         step_together([(body, loop)], pilot.plan)
     assert not planner.starts[0].any()
     torch.testing.assert_close(planner.starts[5][0], body.made[4].plan.actions[1:])
-
-
-def test_a_memory_is_where_plans_begin_that_continue_none() -> None:
-    pilot, planner = make_pilot(
-        memory=PlanMemory(torch.zeros(1, 4, 24), torch.full((1, 3, 10), 0.3))
-    )
-    loop = pilot.loop(LoopConfig(horizon=4))
-    loop.set_goal(picture(99))
-    for _ in range(2):
-        step_together([(Camera(picture), loop)], pilot.plan)
-    assert planner.starts[0][0, :, 0].tolist() == pytest.approx([0.3, 0.3, 0.3, 0.0])
-    assert planner.starts[1][0, :, 0].tolist() != pytest.approx([0.3, 0.3, 0.3, 0.0])
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])

@@ -9,12 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from bilinear_wm import disk
 from bilinear_wm.cli import main
 from bilinear_wm.control.loop import Job
-from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.data.collect import CollectConfig, collect
@@ -186,18 +184,6 @@ def test_episodes_of_another_task_are_refused(checkpoint: Path, tmp_path: Path) 
     collect(CollectConfig("pusht", data, 2, image_size=32, workers=1), progress=False)
     with pytest.raises(InputError, match="expected episodes of tworoom, found pusht"):
         evaluate(EvaluateConfig("tworoom", checkpoint, data=data), progress=False)
-
-
-def test_memory_recalls_the_nearest_window(tworoom_file: Path, checkpoint: Path) -> None:
-    z, actions = torch.randn(30, 4, 12), torch.randn(30, 3, 10)
-    memory = PlanMemory(z, actions)
-    found = memory.recall(z[[4, 9], 0] + 0.01, z[[4, 9], -1])
-    torch.testing.assert_close(found, actions[[4, 9]])
-    config = EvaluateConfig("tworoom", checkpoint, memory=True, horizon=2, floors=False)
-    with pytest.raises(InputError, match="memory: expected `data`"):
-        evaluate(config, progress=False)
-    some = replace(config, data=tworoom_file, offset=10, episodes=3)
-    assert evaluate(some, progress=False).episodes == 3
 
 
 def test_the_monitor_watches_whole_plans_too(

@@ -31,7 +31,7 @@ def test_a_goal_given_by_two_numbers_is_reached(episodes: Path) -> None:
         arrive="deadline", goal="state", episodes=10, data=episodes, floors=False,
     )  # fmt: skip
     assert evaluate(config, progress=False).success.value >= 0.8
-    pilot = make_pilot(load_planner("tworoom", PRETRAINED, "gauss-newton", options), 5, episodes,
+    pilot = make_pilot(load_planner("tworoom", PRETRAINED, "gauss-newton", options), episodes,
                        state_goals=True)  # fmt: skip
     assert pilot.probe is not None
     assert pilot.probe.names == ("agent_x", "agent_y")

@@ -25,9 +25,7 @@ from bilinear_wm.analysis.probes import LinearProbe
 from bilinear_wm.control.box import action_box
 from bilinear_wm.control.horizon import Course, LoopConfig
 from bilinear_wm.control.loop import Delivery, Job, Loop
-from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
-from bilinear_wm.errors import InputError
 from bilinear_wm.models.base import WorldModel
 from bilinear_wm.observation import Seen, together
 from bilinear_wm.planning.base import Plan, Planner, PlanProblem
@@ -38,7 +36,7 @@ SHORTEST_S = 1e-4
 
 
 class Pilot:
-    """Encodes, watches, recalls and plans.
+    """Encodes, watches and plans.
 
     Args:
         model: Encodes observations; knows the units of actions.
@@ -47,7 +45,6 @@ class Pilot:
         action_high: Largest action.
         monitor: Watches whether the model explains what happens; where it does not, plans begin
             afresh.
-        memory: Gives plans that continue none something to begin from.
         encode: Latents of a batch of observations, in the place of `model.encode`.
         probe: Reads physical variables off latents; goals are then variables, not observations.
     """
@@ -59,15 +56,12 @@ class Pilot:
         action_low: ArrayLike = -1.0,
         action_high: ArrayLike = 1.0,
         monitor: ActionMonitor | None = None,
-        memory: PlanMemory | None = None,
         encode: Callable[[Any], Float[Tensor, "batch d"]] | None = None,
         probe: LinearProbe | None = None,
     ) -> None:
         self.model, self.planner = model, planner
-        self.monitor, self.memory = monitor, memory
+        self.monitor = monitor
         self._encode, self.probe = encode or model.encode, probe
-        if probe is not None and memory is not None:
-            raise InputError("memory: expected none beside goals that are states, found one")
         self._box = action_box(action_low, action_high, model.config.action_size)
         self._bounds = model.action_bounds(*self._box)
 
@@ -97,7 +91,7 @@ class Pilot:
             _course(job, distance, alarms > 0)
             for job, distance, (alarms, _) in zip(jobs, distances, watched, strict=True)
         ]
-        starts = self._starts(courses, z0, z_goal)
+        starts = [course.start for course in courses]
         plans: dict[int, Plan] = {}
         for horizon in sorted({course.horizon for course in courses}):
             chosen = [i for i, course in enumerate(courses) if course.horizon == horizon]
@@ -174,20 +168,6 @@ class Pilot:
             if some is not None:
                 row[: len(some)] = some[: problem.horizon]
         return begin
-
-    def _starts(
-        self,
-        courses: Sequence[Course],
-        z0: Float[Tensor, "batch d"],
-        z_goal: Float[Tensor, "batch n"],
-    ) -> list[Float[Tensor, "some m"] | None]:
-        """What each plan has of another to begin from: the plan before, or a memory."""
-        found = [course.start for course in courses]
-        if self.memory is not None:
-            recalled = self.memory.recall(z0, z_goal)
-            both = zip(found, recalled, strict=True)
-            found = [old if own is None else own for own, old in both]
-        return found
 
 
 def _course(job: Job, distance: float, alarm: bool) -> Course:

@@ -69,7 +69,6 @@ class EvaluateConfig:
         group: Episodes that run side by side otherwise.
         residual: Plan with the checkpoint's residual, where it has one.
         monitor: Watch whether the model explains what happens, and replan where it does not.
-        memory: Begin each plan from the nearest recorded window of the data's training part.
         trajectories: Keep every state on the way in the results file.
         floors: Run the random and the do-nothing policy on the same tasks too.
         video: A folder for one video an episode.
@@ -100,7 +99,6 @@ class EvaluateConfig:
     group: int = 10
     residual: bool = True
     monitor: bool = False
-    memory: bool = False
     trajectories: bool = False
     floors: bool = True
     video: Path | None = None
@@ -131,7 +129,6 @@ class EvaluateConfig:
             "tasks_from": self.data.name if self.data else "simulated",
             "one_by_one": self.one_by_one,
             "monitor": self.monitor,
-            "memory": self.memory,
             **({} if self.residual else {"without_residual": True}),
         } | unless_usual(self, "split", "goal", "paper_settings", "device")
 
@@ -171,9 +168,7 @@ def prepare(config: EvaluateConfig) -> tuple[Task, Pilot | None]:
         config.task, config.checkpoint, config.planner, config.planner_options, config.device,
         config.residual,
     )  # fmt: skip
-    pilot = make_pilot(
-        loaded, config.horizon, config.data, config.monitor, config.memory, config.goal == "state"
-    )
+    pilot = make_pilot(loaded, config.data, config.monitor, config.goal == "state")
     return loaded.camera, pilot
 
 

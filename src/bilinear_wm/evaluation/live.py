@@ -104,7 +104,7 @@ def run_live(config: RealtimeConfig, progress: bool = True) -> Live:
     loaded = load_planner(
         config.task, config.checkpoint, config.planner, config.planner_options, config.device
     )
-    pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
+    pilot = make_pilot(loaded, config.data, config.monitor)
     env = make_task(config.task, image_size=8)
     tasks, _ = countable_tasks(config, env)
     robots: list[_Robot] = []

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bilinear_wm.analysis.latents import encode_windows, episodes_for
 from bilinear_wm.analysis.probes import LinearProbe
-from bilinear_wm.control.memory import PlanMemory
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.data.windows import EpisodeDataset
@@ -64,27 +63,22 @@ def load_planner(
 
 def make_pilot(
     loaded: LoadedPlanner,
-    horizon: int,
     data: Path | None,
     monitor: bool = False,
-    memory: bool = False,
     state_goals: bool = False,
 ) -> Pilot:
     """A pilot with what is asked for, set by the data's training part: tasks are held out."""
     model, space = loaded.model, loaded.camera.action_space
-    watch, recall, probe = None, None, None
+    watch, probe = None, None
     if monitor:
         windows = _training_part(model, data, "monitor: expected `data`, which set its threshold")
         z, actions, _ = encode_windows(model, windows, MONITOR_WINDOWS)
         watch = ActionMonitor.calibrated(model, z, actions)
-    if memory:
-        windows = _training_part(model, data, "memory: expected `data`, whose windows it recalls")
-        recall = PlanMemory.of(model, windows, horizon)
     if state_goals:
         windows = _training_part(model, data, "goal: expected `data`, on which the probe is fitted")
         probe = readable_variables(model, windows)
     low, high = space.low, space.high  # type: ignore[attr-defined]
-    return Pilot(model, loaded.planner, low, high, watch, recall, probe=probe)
+    return Pilot(model, loaded.planner, low, high, watch, probe=probe)
 
 
 def readable_variables(model: WorldModel, windows: EpisodeDataset) -> LinearProbe:

@@ -76,8 +76,6 @@ class RealtimeConfig:
             plan is sought from rest, or the real-time `controller`'s, which drops what has passed
             and begins plans from the one before.
         monitor: Watch whether the model explains what happens, and plan afresh where it does not.
-        memory: Begin plans that continue none from the nearest recorded window of the data's
-            training part.
         paper_settings: Take horizon and planner settings from the paper's table.
         device: Where the model runs: cpu, cuda, cuda:1 ...
         live: Run the simulator against the real clock, with the real-time controller, instead of
@@ -101,7 +99,6 @@ class RealtimeConfig:
     resume: bool = False
     protocol: Protocol = "paper"
     monitor: bool = False
-    memory: bool = False
     paper_settings: bool = False
     device: str = "cpu"
     live: bool = False
@@ -143,7 +140,6 @@ class RealtimeConfig:
             "tasks_from": self.data.name if self.data else "simulated",
             "protocol": self.protocol,
             "monitor": self.monitor,
-            "memory": self.memory,
         } | unless_usual(self, "split", "paper_settings", "device")
 
     @property
@@ -201,7 +197,7 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         loaded = load_planner(
             config.task, config.checkpoint, config.planner, config.planner_options, config.device
         )
-        pilot = make_pilot(loaded, config.horizon, config.data, config.monitor, config.memory)
+        pilot = make_pilot(loaded, config.data, config.monitor)
         camera = loaded.camera
     tasks, solved_by_nothing = countable_tasks(config, env)
 
