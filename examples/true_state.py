@@ -3,6 +3,8 @@
     python examples/true_state.py pusht.h5 --steps 1500
     python examples/true_state.py pusht-disturbed.h5 --steps 12000 --dynamics network --points \\
         --candidates 64 --replan-every 2 --horizons 5 --simulate
+    python examples/true_state.py cube-disturbed.h5 --steps 8000 --dynamics network --prior 8000 \\
+        --replan-every 1 --horizons 5 --simulate
 
 The encoder reads the physical variables that probes look for (sines and cosines of angles) instead
 of a picture, or with `--points` points of the scene (PushT: the disc and three of the T), as the
@@ -10,7 +12,8 @@ points encoder ideally would: the ceiling of what eyes can give. Whatever then s
 the eyes: it is the dynamics, the objective, the planner or the data. Two dynamics of the variables
 themselves, without a latent, part these: a `network` of state and actions can be anything, an
 `affine` one is linear in the actions of a block, as the bilinear model is. `--goals` takes the
-tasks from another file, `--simulate` from fresh episodes.
+tasks from another file, `--simulate` from fresh episodes. `--prior` learns an action prior of the
+variables too; plans then stay near it, and its own plans are tried as well.
 
 Prints how well the change of every variable over 1 and 3 blocks is predicted (R^2; 0 is "nothing
 moves"; held-out windows, read off predicted latents by a linear map), and success on held-out
@@ -37,11 +40,13 @@ from bilinear_wm.data.windows import split_episodes
 from bilinear_wm.evaluation.attempt import Attempt, run
 from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.models.bilinear import BilinearConfig, BilinearWorldModel
-from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner
+from bilinear_wm.models.prior import BLOCKS, ActionPrior
+from bilinear_wm.planning import GaussNewtonConfig, GaussNewtonPlanner, Planner
+from bilinear_wm.planning.prior import PriorPlanner
 from bilinear_wm.reporting.results import rate
 from bilinear_wm.tasks import make_task, task_class
 
-FRAMES, HIDDEN = 4, 256
+FRAMES, HIDDEN, PRIOR_HIDDEN = 4, 256, 384
 RIDGE = 1e-4
 
 
@@ -130,8 +135,10 @@ class Windows:
     def features(self, states: NDArray[np.float64]) -> Tensor:
         return (self._physical(states) - self.mean) / self.std
 
-    def sample(self, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        span = self.skip * (FRAMES - 1)
+    def sample(
+        self, count: int, rng: np.random.Generator, frames: int = FRAMES
+    ) -> tuple[Tensor, Tensor]:
+        span = self.skip * (frames - 1)
         x: list[Tensor] = []
         a: list[Tensor] = []
         while len(x) < count:
@@ -140,18 +147,19 @@ class Windows:
                 continue
             t = rng.integers(len(self.variables[e]) - span)
             x.append(self.variables[e][t : t + span + 1 : self.skip])
-            a.append(self.actions[e][t : t + span].reshape(FRAMES - 1, -1))
+            a.append(self.actions[e][t : t + span].reshape(frames - 1, -1))
         actions = torch.stack(a)
         repeats = actions.shape[-1] // len(self.action_mean)
         scaled = (actions - self.action_mean.repeat(repeats)) / self.action_std.repeat(repeats)
         return (torch.stack(x) - self.mean) / self.std, scaled.float()
 
 
-def train(data: Windows, steps: int, kind: str) -> BilinearWorldModel:
+def train(data: Windows, steps: int, kind: str, prior_steps: int) -> BilinearWorldModel:
     torch.manual_seed(0)
     config = BilinearConfig(
         data.kind.name, 64, data.skip, tuple(data.action_mean.tolist()),
-        tuple(data.action_std.tolist()), **recipes.COMPACT_OBJECTIVE,
+        tuple(data.action_std.tolist()), prior_hidden=PRIOR_HIDDEN * (prior_steps > 0),
+        **recipes.COMPACT_OBJECTIVE,
     )  # fmt: skip
     model = BilinearWorldModel(config)
     rng = np.random.default_rng(0)
@@ -183,7 +191,35 @@ def train(data: Windows, steps: int, kind: str) -> BilinearWorldModel:
             layer.reset_running_stats()
     with torch.no_grad():
         model.encoder(data.sample(4096, rng)[0])
-    return model.eval()
+    model.eval()
+    if prior_steps:
+        model.prior = train_prior(model, data, prior_steps)
+    return model
+
+
+def train_prior(model: BilinearWorldModel, data: Windows, steps: int) -> ActionPrior:
+    """How windows of up to five blocks go from their first state to their last."""
+    rng = np.random.default_rng(2)
+    with torch.no_grad():
+        z = model.encoder(data.sample(4096, rng)[0]).flatten(0, 1)
+    prior = ActionPrior(z.shape[-1], model.config.block_size, PRIOR_HIDDEN)
+    prior.prepare(z)
+    optimizer = torch.optim.AdamW(prior.layers.parameters(), 1e-3, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.5e-3, steps, pct_start=0.05)
+    for _ in (bar := trange(steps, desc="train the prior", unit="step")):
+        x, a = data.sample(256, rng, BLOCKS + 1)
+        with torch.no_grad():
+            z = model.encoder(x)
+        blocks = torch.from_numpy(rng.integers(1, BLOCKS + 1, len(x)))
+        told = prior(z[:, 0], z[torch.arange(len(z)), blocks], blocks)
+        missed = (told - a).square().mean(-1)
+        loss = missed[torch.arange(BLOCKS) < blocks[:, None]].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        bar.set_postfix(loss=float(loss.detach()), refresh=False)
+    return prior.eval()
 
 
 @torch.no_grad()
@@ -229,20 +265,24 @@ def success(
 ) -> None:  # fmt: skip
     """50 steps, as in `bwm evaluate`: whole plans, or some blocks of each, up to the deadline."""
     env = make_task(data.kind.name, image_size=8)
-    planner = GaussNewtonPlanner(
-        model.dynamics,
-        GaussNewtonConfig(
-            effort=1e-5, damping=1e-6, candidates=candidates, starts=min(4, 1 + candidates)
-        ),
-    )
+    starts = min(4, 1 + candidates)
+    settings = GaussNewtonConfig(effort=1e-5, damping=1e-6, candidates=candidates, starts=starts)
+    planners: dict[str, Planner] = {"": GaussNewtonPlanner(model.dynamics, settings)}
+    if model.config.prior_hidden:
+        near = GaussNewtonConfig(**recipes.OWN_PLANS["cube"])
+        planners = {
+            ", near the prior": GaussNewtonPlanner(model.dynamics, near),
+            ", the prior alone": PriorPlanner(model.dynamics),
+        }
     low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
-    pilot = Pilot(
-        model, planner, low, high, encode=lambda states: model.encoder(data.features(states))
-    )
     config = LoopConfig(horizon, replan_every or "exhausted", "deadline", warm_start=False)
-    groups = ([TrueState(task, env, env, 50)] for task in tasks)
-    outcomes = [attempt.solved for attempt in run(groups, pilot, config)]
-    print(f"H = {horizon}: success {rate(outcomes)} of {len(tasks)}")
+    for name, planner in planners.items():
+        pilot = Pilot(
+            model, planner, low, high, encode=lambda states: model.encoder(data.features(states))
+        )
+        groups = ([TrueState(task, env, env, 50)] for task in tasks)
+        outcomes = [attempt.solved for attempt in run(groups, pilot, config)]
+        print(f"H = {horizon}{name}: success {rate(outcomes)} of {len(tasks)}", flush=True)
 
 
 def main() -> None:
@@ -250,6 +290,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--dynamics", choices=["latent", "network", "affine"], default="latent")
+    parser.add_argument("--prior", type=int, default=0, help="steps that an action prior learns")
     parser.add_argument("--skip", type=int, default=5, help="environment steps in a block")
     parser.add_argument("--candidates", type=int, default=0)
     parser.add_argument("--points", action="store_true", help="points of the scene (PushT)")
@@ -265,7 +306,7 @@ def main() -> None:
     )
     held_out.mean, held_out.std = data.mean, data.std
     held_out.action_mean, held_out.action_std = data.action_mean, data.action_std
-    model = train(data, options.steps, options.dynamics)
+    model = train(data, options.steps, options.dynamics, options.prior)
     changes(model, data, held_out)
     goals = options.goals or options.data
     tasks = choose_goals(None if options.simulate else goals, data.kind.name, 25, options.tasks, 1)

@@ -106,6 +106,12 @@ def test_the_true_state_can_stand_in_for_the_picture(
     printed = capsys.readouterr().out
     assert "change over 3 blocks, R^2: agent_x" in printed
     assert "H = 2: success" in printed
+    if kind == "network":
+        monkeypatch.setattr("sys.argv", [*sys.argv, "--prior", "3"])
+        module.main()
+        printed = capsys.readouterr().out
+        assert "H = 2, near the prior: success" in printed
+        assert "H = 2, the prior alone: success" in printed
 
 
 @pytest.mark.slow
