@@ -70,7 +70,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench-doors.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    settings, (shortest, longest) = recipes.playing("tworoom")
+    settings, loop = recipes.playing("tworoom")
+    shortest, longest = loop.horizon, loop.longest
     loaded = load_planner("tworoom", options.checkpoint, "gauss-newton", settings["gauss-newton"])
     found = []
     for across in (True, False):
