@@ -71,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     settings, loop = recipes.playing("tworoom")
-    shortest, longest = loop.horizon, loop.max_horizon or loop.horizon
+    shortest, longest = loop.horizon, loop.longest
     loaded = load_planner("tworoom", options.checkpoint, "gauss-newton", settings["gauss-newton"])
     found = []
     for across in (True, False):

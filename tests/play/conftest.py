@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,6 +55,11 @@ def running(made: Play) -> Iterator[tuple[Play, int]]:
     server.should_exit = True
     thread.join(PATIENCE_S)
     wait_for(lambda: not at_work())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def at_work() -> list[str]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,8 +23,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from bilinear_wm.play import TABS
 from bilinear_wm.play.card import measured
-from bilinear_wm.play.server import Play
-from tests.play.conftest import FOLDERS, PATIENCE_S, keep_at, wait_for
+from tests.play.conftest import FOLDERS, PATIENCE_S, PRETRAINED, free_port, keep_at, wait_for
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -47,9 +49,26 @@ def browser() -> Iterator[Browser]:
         made.close()
 
 
-def test_every_tab(browser: Browser, play: tuple[Play, int]) -> None:
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The command itself, ended by Ctrl-C when all is done."""
+    chosen = free_port()
+    command = [sys.executable, "-m", "bilinear_wm.cli", "play", "--port", str(chosen)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=PRETRAINED.parent
+    ) as process:
+        yield chosen
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        said = process.stdout.read().splitlines()
+    assert process.returncode == 0
+    assert said[-1] == "stopped"
+    loaded = [line.split(":")[0] for line in said if ": ready after" in line]
+    assert loaded == list(TABS)  # each once, when it was wanted
+
+
+def test_every_tab(browser: Browser, port: int) -> None:
     """Loaded when it is wanted; a new goal, a ghost of it, plans, and the measured rate."""
-    made, port = play
     errors: list[str] = []
     page = _open(browser, port, errors)
     for task in TABS:
@@ -82,11 +101,9 @@ def test_every_tab(browser: Browser, play: tuple[Play, int]) -> None:
     _picture(page, "play-phone")
     assert errors == []
     page.context.close()
-    wait_for(lambda: not made.sessions)
 
 
-def test_two_planners_a_push_and_a_blocked_camera(browser: Browser, play: tuple[Play, int]) -> None:
-    made, port = play
+def test_two_planners_a_push_and_a_blocked_camera(browser: Browser, port: int) -> None:
     errors: list[str] = []
     page = _open(browser, port, errors)
     keep_at(partial(_tap_goal_beside, page), until=lambda: _pane(page, "solved"))
@@ -110,14 +127,12 @@ def test_two_planners_a_push_and_a_blocked_camera(browser: Browser, play: tuple[
     wait_for(lambda: _pane(page, "plan_ms") and _pane(page, "plan_ms", "icem"))
     wait_for(lambda: 3 * _pane(page, "plan_ms") < _pane(page, "plan_ms", "icem"))
     page.click("[data-do=new]")
-    # One of them will have been there; the other may still be on its way.
-    wait_for(lambda: _pane(page, "score")[0] > 0)
+    wait_for(lambda: _pane(page, "score")[0] > 0)  # the other may still be on its way
     _picture(page, "play-beside")
     page.set_viewport_size(NARROW)  # type: ignore[arg-type]
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     assert errors == []
     page.context.close()
-    wait_for(lambda: not made.sessions)
 
 
 def _open(browser: Browser, port: int, errors: list[str]) -> Page:

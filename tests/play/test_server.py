@@ -22,7 +22,16 @@ from websockets.typing import Origin
 from bilinear_wm.cli import main
 from bilinear_wm.play.server import LONGEST_MESSAGE, MAX_SESSIONS, Play
 from bilinear_wm.play.shelf import Shelf
-from tests.play.conftest import PATIENCE_S, PRETRAINED, first, join, messages, running, wait_for
+from tests.play.conftest import (
+    PATIENCE_S,
+    PRETRAINED,
+    first,
+    free_port,
+    join,
+    messages,
+    running,
+    wait_for,
+)
 
 
 def test_messages_of_a_session(play: tuple[Play, int]) -> None:
@@ -159,13 +168,8 @@ def test_every_file_of_the_page(play: tuple[Play, int]) -> None:
         connection.close()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 def test_the_command_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    port = str(_free_port())
+    port = str(free_port())
     assert main(["play", "--checkpoint", "nowhere", "--port", port]) == 2
     said = capsys.readouterr()
     assert said.out.startswith("loading tworoom from nowhere")
@@ -187,7 +191,7 @@ def test_the_command_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.slow
 def test_the_port_is_open_before_anything_is_loaded() -> None:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "bilinear_wm.cli", "play", "--port", str(port)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=PRETRAINED.parent

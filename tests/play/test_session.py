@@ -65,8 +65,8 @@ def test_latents_are_drawn_where_they_are(shared: SharedModel) -> None:
     points = np.array(shared.points(z[0]))
     assert points.shape == (16, 2)
     assert ((points >= 0) & (points <= 1)).all()
-    first, second = np.array(shared.components(z))
-    apart = first - second
+    near, far = np.array(shared.components(z))
+    apart = far - near
     assert np.linalg.norm(apart) <= float((z[0] - z[1]).norm()) + 1e-3
     assert np.linalg.norm(apart) > 0.5 * float((z[0] - z[1]).norm())
 

@@ -155,10 +155,7 @@ class ReacherCanvas(Canvas):
 
 
 class CubeCanvas(Canvas):
-    hint = (
-        "New goal sets arm and cube to a recorded start, and asks for what was reached from there. "
-        "A mouse does not say where an arm should be."
-    )
+    hint = "Press New goal: arm and cube are set to a start, and are to become like the ghost."
 
     def goal_point(self, goal: State) -> Point:
         from bilinear_wm.tasks import cube

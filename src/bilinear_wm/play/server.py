@@ -50,7 +50,7 @@ SERVER: dict[str, Any] = {
     "ws_per_message_deflate": False,  # compressing frames would take longer than copying them
     "ws_max_size": LONGEST_MESSAGE,
     "limit_concurrency": CONNECTIONS,
-    "timeout_graceful_shutdown": 1,  # pages do not hold up Ctrl-C
+    "timeout_graceful_shutdown": 5,  # planners end what they are at; pages do not hold up Ctrl-C
 }
 PAGE = Path(__file__).parent / "page"
 FILES = {

@@ -36,8 +36,9 @@ OFFSET = 25
 VIEW = 224
 BACKGROUNDS, CLOUD = 25, 300
 """Pictures of which the background is the median, and latents that a page shows as a cloud."""
-FAINT, CLEAR = 12, 60
-"""Differences from the background at which a ghost begins to be seen, and is seen fully."""
+FAINT, CLEAR = 35, 60
+"""Differences from the background at which a ghost begins to be seen, and is seen fully: more than
+a shadow makes."""
 
 
 class Say(Protocol):

@@ -81,12 +81,15 @@ function drawTrail(context, trail, w, colour, dashed) {
   context.globalAlpha = 1;
 }
 
-/** Pictures side by side in as many slots, a gap between them. */
+/** Pictures side by side in as many slots, a gap between them; of more than fit, every so many and the last. */
 export function drawStrip(canvas, picture, count, size, slots) {
-  const strip = canvasOf(picture), gap = 3;
+  const strip = canvasOf(picture), gap = 3, shown = Math.min(count, slots);
   canvas.width = slots * (size + gap) - gap; canvas.height = size;
   const context = canvas.getContext("2d");
-  for (let i = 0; i < count; i++) context.drawImage(strip, i * size, 0, size, size, i * (size + gap), 0, size, size);
+  for (let i = 0; i < shown; i++) {
+    const from = Math.ceil((i + 1) * count / shown) - 1;
+    context.drawImage(strip, from * size, 0, size, size, i * (size + gap), 0, size, size);
+  }
 }
 
 export function drawTimes(canvas, panes) {

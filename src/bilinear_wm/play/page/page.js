@@ -4,7 +4,7 @@ const $ = id => document.getElementById(id);
 const TITLES = { tworoom: "TwoRoom", pusht: "PushT", reacher: "Reacher", cube: "Cube" };
 const MODES = { ...NAMES, both: "side by side" };
 const WORDS = { plan: "a new plan", "best-so-far": "the best so far", rest: "the rest of the last plan", hold: "holding" };
-const STEP = 0.02, TURN = Math.PI / 24, WALKED = 240, WORLD = 560, RECENT = 20;
+const STEP = 0.02, TURN = Math.PI / 24, WALKED = 240, WORLD = 560, RECENT = 20, SLOTS = 8;
 
 // What is shown; tests look at it too.
 const view = { task: null, scene: null, panes: new Map(), goal: {}, blocked: false, angle: 0, press: null, waiting: null, error: "" };
@@ -32,7 +32,7 @@ const TAKE = {
   imagined: (message, bytes) => {
     const pane = view.panes.get(message.pane);
     if (!pane) return;
-    pane.slots = Math.max(pane.slots, message.count);  // what is shown keeps its size as plans get shorter
+    pane.slots = Math.max(pane.slots, Math.min(message.count, SLOTS));  // what is shown keeps its size as plans get shorter
     drawStrip(pane.find(".imagined"), image(bytes, message.count * message.size, message.size), message.count, message.size, pane.slots);
     pane.find(".imagined").hidden = pane.find(".imagined-hint").hidden = false;
     pane.imagined = message.count;
@@ -132,7 +132,7 @@ function setTick(message, bytes) {
   pane.find(".status").textContent = message.solved ? "there" : WORDS[message.source] + (message.reason ? `: ${message.reason}` : "");
   pane.find(".score").textContent = `reached ${reached} of ${tried}` + (actions ? `, the last in ${actions} actions` : "");
   pane.find(".distance").textContent = `${message.distance.toFixed(1)} × what counts · ${rate(pane)} actions/s`;
-  if (view.scene.monitor) pane.find(".explained").textContent = message.alarm ? "not explained: blocked or moved" : "the model explains what happens";
+  if (view.scene.monitor) pane.find(".explained").textContent = message.alarm ? "blocked or moved" : "as the model expects";
   pane.find(".light").classList.toggle("on", message.alarm);
   pane.find(".cover").hidden = !message.blocked;
   const panes = [...view.panes.values()];
