@@ -63,6 +63,7 @@ bench: setup
 	$(BIN)/python benchmarks/planning.py
 	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/realtime.py
+	$(BIN)/python benchmarks/deploy.py
 
 lock: setup
 	$(BIN)/python docker/lock.py
