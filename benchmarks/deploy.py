@@ -1,12 +1,12 @@
 """What a bundle costs on one core, beside torch: start-up, memory, a picture, a plan, both.
 
-    python benchmarks/deploy.py [TASK ...] [--problems 50] [--first]
+    python benchmarks/deploy.py [TASK ...] [--problems 50] [--first] [--options '{"starts": 1}']
 
 Each engine has a process of its own: `torch` loads the checkpoint, `numba` a portable bundle,
 `native` one with the compiled kernel; the last two cannot import torch. Start-up is from the
 process's beginning to its first plan, with numba's cache warm; `--first` adds the first start ever,
 with an empty one. Latencies are medians of CPU time over the same problems, with the task's shipped
-settings: the machine may be shared. Memory is what is resident after them.
+settings (and `--options`): the machine may be shared. Memory is what is resident after them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def resident_mb() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-def measure(engine: str, source: Path, problems: Path) -> dict[str, Any]:
+def measure(engine: str, source: Path, problems: Path, options: str) -> dict[str, Any]:
     """Of this process, which does nothing else."""
-    encode, plan = _torch(source) if engine == "torch" else _bundle(source)
+    encode, plan = _torch(source, json.loads(options)) if engine == "torch" else _bundle(source)
     loaded = np.load(problems)
     pictures, goals = loaded["pictures"], loaded["goals"]
     plan(encode(pictures[0]), encode(goals[0]))
@@ -69,7 +70,7 @@ def _begun() -> float:
     return float(psutil.Process().create_time())
 
 
-def _torch(folder: Path) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _torch(folder: Path, options: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     import torch
 
     from bilinear_wm import recipes
@@ -79,7 +80,9 @@ def _torch(folder: Path) -> tuple[Callable[..., Any], Callable[..., Any]]:
     torch.set_num_threads(1)
     model = load_model(folder)
     recipe = recipes.evaluation(model.config.task, "gauss-newton")
-    planner = GaussNewtonPlanner(model.dynamics, GaussNewtonConfig(**recipe.planner_options))
+    planner = GaussNewtonPlanner(
+        model.dynamics, GaussNewtonConfig(**recipe.planner_options | options)
+    )
     bounds = model.action_bounds(-1.0, 1.0)
 
     def plan(z: Any, goal: Any) -> Any:
@@ -99,11 +102,14 @@ def _bundle(folder: Path) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return bundle.encode, bundle.plan
 
 
-def child(engine: str, source: Path, problems: Path, cache: str | None = None) -> dict[str, Any]:
+def child(
+    engine: str, source: Path, problems: Path, options: dict[str, Any], cache: str | None = None
+) -> dict[str, Any]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if cache is not None:
         environment["NUMBA_CACHE_DIR"] = cache
-    command = [sys.executable, __file__, "--child", engine, str(source), str(problems)]
+    given = [engine, str(source), str(problems), json.dumps(options)]
+    command = [sys.executable, __file__, "--child", *given]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -124,7 +130,9 @@ def draw(task: str, count: int, out: Path) -> None:
     )
 
 
-def compare(task: str, count: int, first: bool) -> dict[str, dict[str, Any]]:
+def compare(
+    task: str, count: int, first: bool, options: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
     from bilinear_wm.export import ExportConfig, export
 
     checkpoint = ROOT / "pretrained" / task
@@ -134,11 +142,15 @@ def compare(task: str, count: int, first: bool) -> dict[str, dict[str, Any]]:
         sources = {"torch": checkpoint}
         for engine in ("numba", "native"):
             sources[engine] = Path(folder) / engine
-            export(ExportConfig(checkpoint, sources[engine], portable=engine == "numba"))
-        rows = {engine: child(engine, source, problems) for engine, source in sources.items()}
+            portable = engine == "numba"
+            settings = ExportConfig(checkpoint, sources[engine], portable=portable)
+            export(replace(settings, planner_options=options))
+        rows = {
+            engine: child(engine, source, problems, options) for engine, source in sources.items()
+        }
         if first:
             cache = str(Path(folder) / "cache")
-            rows["numba, first start"] = child("numba", sources["numba"], problems, cache)
+            rows["numba, first start"] = child("numba", sources["numba"], problems, options, cache)
     return rows
 
 
@@ -162,11 +174,12 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=["tworoom", "pusht", "reacher", "cube"])
     parser.add_argument("--problems", type=int, default=50)
     parser.add_argument("--first", action="store_true")
+    parser.add_argument("--options", type=json.loads, default={}, help="planner's, as JSON")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
     rows = {}
     for task in options.tasks:
-        rows[task] = compare(task, options.problems, options.first)
+        rows[task] = compare(task, options.problems, options.first, options.options)
         show(task, rows[task])
     if options.out is not None:
         options.out.write_text(json.dumps(rows, indent=2) + "\n")
@@ -174,6 +187,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        print(json.dumps(measure(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))))
+        print(json.dumps(measure(sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])))
     else:
         main()

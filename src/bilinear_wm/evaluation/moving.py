@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bilinear_wm import view
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError, check_choices
@@ -34,12 +35,14 @@ from bilinear_wm.evaluation.attempt import (
 )
 from bilinear_wm.evaluation.goals import StartGoal, choose_goals
 from bilinear_wm.evaluation.load import load_planner, make_pilot
+from bilinear_wm.evaluation.watch import Watcher
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.reporting.results import Rate, percentile, rate
 from bilinear_wm.stage import JsonObject, Outcome, unless_usual
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 from bilinear_wm.tasks.moving import GoalWalk
+from bilinear_wm.view import Kind
 
 Protocol = Literal["paper", "controller"]
 CANDIDATES = 4
@@ -77,6 +80,7 @@ class RealtimeConfig:
         memory: Begin plans that continue none from the nearest recorded window of the data's
             training part.
         device: Where the model runs: cpu, cuda, cuda:1 ...
+        view: `rerun` writes pictures, points, plans and costs as a recording beside `out`.
         live: Run the simulator against the real clock, with the real-time controller, instead of
             counting latency.
     """
@@ -99,6 +103,7 @@ class RealtimeConfig:
     monitor: bool = False
     memory: bool = False
     device: str = "cpu"
+    view: Kind | None = None
     live: bool = False
 
     def __post_init__(self) -> None:
@@ -109,6 +114,8 @@ class RealtimeConfig:
                 raise InputError(f"{name}: expected more than 0, found {getattr(self, name)}")
         if self.latency_ms is not None and not 0 <= self.latency_ms < math.inf:
             raise InputError(f"latency_ms: expected 0 or more, found {self.latency_ms}")
+        if self.view and self.planner == "random":
+            raise InputError("view: expected a planner, found 'random'")
 
     def run(self) -> Outcome:
         """`run_realtime` or `run_live`, in words."""
@@ -180,12 +187,17 @@ class Realtime:
 
 
 def begin(
-    config: RealtimeConfig, task: StartGoal, env: Task, camera: Task, pilot: Pilot | None = None
+    config: RealtimeConfig,
+    task: StartGoal,
+    env: Task,
+    camera: Task,
+    pilot: Pilot | None = None,
+    watcher: Watcher | None = None,
 ) -> Attempt:
     """An attempt at a moving goal, whose walk is the same for every method."""
     walk = GoalWalk(type(env), task.goal, [WALK_STREAM, config.seed, task.index])
     spec = None if pilot is None else pilot.model.config.observes
-    return Attempt(task, env, camera, BUDGET * config.offset, walk, spec=spec)
+    return Attempt(task, env, camera, BUDGET * config.offset, walk, spec=spec, watcher=watcher)
 
 
 def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
@@ -207,6 +219,8 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         latencies = [1e3 * (each.encode_seconds + each.plan_seconds) for each in made]
     delay = math.ceil(percentile(latencies, 50) * 1e-3 * config.control_hz)
 
+    watcher: Watcher | None = None
+
     def floor(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         attempts = (begin(config, task, env, camera) for task in some)
         return run_floor("random", attempts, config.seed)
@@ -215,11 +229,18 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         if pilot is None:
             return floor(some)
         envs = [make_task(config.task, image_size=8) for _ in range(min(GROUP, len(some)))]
-        groups = side_by_side(some, envs, lambda task, env: begin(config, task, env, camera, pilot))
-        return run(groups, pilot, config.loop, delay)
+
+        def one(task: StartGoal, env: Task) -> Attempt:
+            return begin(config, task, env, camera, pilot, watcher)
+
+        return run(side_by_side(some, envs, one), pilot, config.loop, delay)
 
     header = config.header() | {"live": False}
-    with open_results(config.out, header, pilot, config.resume) as file:
+    with (
+        open_results(config.out, header, pilot, config.resume) as file,
+        view.opened(config.view, config.out) as shown,
+    ):
+        watcher = None if shown is None or pilot is None else Watcher(shown, pilot.model)
         rows = record(attempts, tasks, f"realtime {config.task}", file, progress=progress)
     return Realtime(
         success=rate([row.success for row in rows]),
