@@ -70,6 +70,7 @@ bench: setup
 	$(BIN)/python benchmarks/shipped.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/realtime.py
+	$(BIN)/python benchmarks/deploy.py
 
 lock: setup
 	$(BIN)/python docker/lock.py

@@ -119,6 +119,10 @@ COMMANDS = {
         "Make a checkpoint folder to give away from a training run, with a model card.",
         "publish:PublishConfig",
     ),
+    "export": Command(
+        "Make a bundle that plans on a robot without torch: ONNX, plain arrays, a compiled kernel.",
+        "export:ExportConfig",
+    ),
     "bridge": Command(
         "Drive a robot to a goal picture: ROS 2 messages over Zenoh.", "bridge:BridgeConfig"
     ),

@@ -91,7 +91,7 @@ def test_the_kernel_ranks_the_candidates_that_torch_ranks() -> None:
     search = Search(z0, objective, start, low, high, float("inf"))
     expected = planner._starts(search)[0][0].detach()
     kernel.search(replace(search, stop_at=0.0))  # ranks, and has no time for more
-    crowd = kernel._memory(4).crowd
+    crowd = kernel.kernel.memory(4).crowd
     chosen = crowd.plans[crowd.costs.argsort()[:5]]
     torch.testing.assert_close(torch.tensor(chosen).float(), expected)
 

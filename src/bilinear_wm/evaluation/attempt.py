@@ -43,6 +43,14 @@ class Observer(Protocol):
     def set_goal(self, goal: Seen, /) -> None: ...
 
 
+class Watcher(Protocol):
+    """What wants to know how an attempt goes."""
+
+    def planned(self, attempt: Attempt, made: Delivery, /) -> None: ...
+    def stepping(self, attempt: Attempt, action: Action, /) -> None: ...
+    def ended(self, attempt: Attempt, /) -> None: ...
+
+
 class Attempt:
     """A start and a goal while it runs.
 
@@ -55,6 +63,7 @@ class Attempt:
         film: Takes pictures on the way.
         spec: What the model wants to see; one picture by default.
         variables: Of the goal, which it is then given as; names in the task's `probe_targets`.
+        watcher: Is told of plans and steps.
     """
 
     def __init__(
@@ -67,9 +76,10 @@ class Attempt:
         film: Film | None = None,
         spec: ObservationSpec | None = None,
         variables: Sequence[str] | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.task, self.env, self.budget, self.film = task, env, budget, film
-        self._camera, self._variables = camera, variables
+        self._camera, self._variables, self._watcher = camera, variables, watcher
         self._spec = None if spec is None or spec.is_picture else spec
         env.set_state(task.start)
         self._moving: MovingGoal | None = None
@@ -125,6 +135,8 @@ class Attempt:
         self.statuses.append(str(made.plan.status))
         if self.film is not None:
             self.film.imagine(made.plan.latents[1:])
+        if self._watcher is not None:
+            self._watcher.planned(self, made)
 
     def act(self, tick: Tick) -> None:
         """Do what a tick decided."""
@@ -135,11 +147,15 @@ class Attempt:
         """The goal moves, if it does; the agent acts."""
         if self.film is not None:
             self.film.frames.append(self.picture())
+        if self._watcher is not None:
+            self._watcher.stepping(self, action)
         world = self.env if self._moving is None else self._moving
         self.solved = world.advance(action)
         self.actions.append(action)
         self.states.append(self.env.state)
         self.steps += 1
+        if self._watcher is not None and not self.running:
+            self._watcher.ended(self)
 
     def result(self, trajectory: bool = False) -> EpisodeResult:
         """How it went; with the states on the way if asked for."""

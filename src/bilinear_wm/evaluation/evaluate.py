@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from bilinear_wm import view
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.pilot import Pilot
+from bilinear_wm.errors import InputError
 from bilinear_wm.evaluation.attempt import (
     BUDGET,
     Attempt,
@@ -33,12 +35,14 @@ from bilinear_wm.evaluation.film import Film
 from bilinear_wm.evaluation.goals import HeldOut, StartGoal, choose_goals
 from bilinear_wm.evaluation.load import goal_variables, load_planner, make_pilot
 from bilinear_wm.evaluation.summary import Evaluation, Times, describe, summarize
+from bilinear_wm.evaluation.watch import Watcher
 from bilinear_wm.executors import helpers
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.reporting.results import Rate, rate
 from bilinear_wm.stage import JsonObject, Outcome, at_least, unless_usual
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
+from bilinear_wm.view import Kind
 
 FLOORS = ("random", "none")
 TIMED_CALLS = 30
@@ -72,6 +76,7 @@ class EvaluateConfig:
         trajectories: Keep every state on the way in the results file.
         floors: Run the random and the do-nothing policy on the same tasks too.
         video: A folder for one video an episode.
+        view: `rerun` writes pictures, points, plans and costs as a recording beside `out`.
         resume: Complete an interrupted results file.
         paper_settings: Take horizon and planner settings from the paper's table.
         device: Where the model runs: cpu, cuda, cuda:1 ...
@@ -102,6 +107,7 @@ class EvaluateConfig:
     trajectories: bool = False
     floors: bool = True
     video: Path | None = None
+    view: Kind | None = None
     resume: bool = False
     paper_settings: bool = False
     device: str = "cpu"
@@ -136,18 +142,28 @@ class EvaluateConfig:
 def evaluate(config: EvaluateConfig, progress: bool = True) -> Evaluation:
     """Run an evaluation; finished episodes are in `config.out` whatever happens."""
     at_least(config, 1, "workers")
+    if config.view and (config.workers > 1 or config.cluster or config.planner in FLOORS):
+        raise InputError(
+            "view: expected a planner in this process alone, found "
+            f"{config.planner!r}, {config.workers} workers and the cluster {config.cluster}"
+        )
     camera, pilot = prepare(config)
     tasks = choose_goals(
         config.data, config.task, config.offset, config.episodes, config.seed, config.split
     )
     opened = open_results(config.out, config.header(), pilot, config.resume)
-    with opened as file, helpers(config.workers, config.cluster) as by:
+    with (
+        opened as file,
+        helpers(config.workers, config.cluster) as by,
+        view.opened(config.view, config.out) as shown,
+    ):
+        watcher = None if shown is None or pilot is None else Watcher(shown, pilot.model)
         measured = measured_once(file, lambda: _time(config, camera, pilot, tasks))
 
         def attempts(some: Sequence[StartGoal]) -> Iterator[Finished]:
             if by is not None:
                 return attempted_by(by, config, some)
-            return attempts_at(config, camera, pilot, some)
+            return attempts_at(config, camera, pilot, some, watcher)
 
         label = f"evaluate {config.task}"
         rows = record(attempts, tasks, label, file, config.trajectories, progress)
@@ -184,25 +200,36 @@ def _begin(
     env: Task,
     film: Film | None = None,
     pilot: Pilot | None = None,
+    watcher: Watcher | None = None,
 ) -> Attempt:
     budget = BUDGET * config.offset
     if pilot is None:
         return Attempt(task, env, camera, budget)
     spec, variables = pilot.model.config.observes, goal_variables(pilot)
-    return Attempt(task, env, camera, budget, film=film, spec=spec, variables=variables)
+    return Attempt(
+        task, env, camera, budget, film=film, spec=spec, variables=variables, watcher=watcher
+    )
 
 
 def attempts_at(
-    config: EvaluateConfig, camera: Task, pilot: Pilot | None, tasks: Sequence[StartGoal]
+    config: EvaluateConfig,
+    camera: Task,
+    pilot: Pilot | None,
+    tasks: Sequence[StartGoal],
+    watcher: Watcher | None = None,
 ) -> Iterator[Attempt]:
     """Attempts as they end, made by this process."""
     if pilot is None:
         return _floor(config, camera, tasks, config.planner)
-    return _planned(config, camera, tasks, pilot)
+    return _planned(config, camera, tasks, pilot, watcher)
 
 
 def _planned(
-    config: EvaluateConfig, camera: Task, tasks: Sequence[StartGoal], pilot: Pilot
+    config: EvaluateConfig,
+    camera: Task,
+    tasks: Sequence[StartGoal],
+    pilot: Pilot,
+    watcher: Watcher | None,
 ) -> Iterator[Attempt]:
     """With a model and a planner; filmed if asked for."""
     size = 1 if config.one_by_one else config.group
@@ -210,7 +237,7 @@ def _planned(
 
     def begin(task: StartGoal, env: Task) -> Attempt:
         film = Film(pilot.model) if config.video else None
-        return _begin(config, camera, task, env, film, pilot)
+        return _begin(config, camera, task, env, film, pilot, watcher)
 
     for attempt in run(side_by_side(tasks, envs, begin), pilot, _loop(config)):
         if config.video is not None and attempt.film is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bilinear_wm import view
 from bilinear_wm.control.loop import Tick
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.control.realtime import RealTimeController
@@ -23,6 +24,7 @@ from bilinear_wm.evaluation.attempt import Attempt, open_results, record
 from bilinear_wm.evaluation.goals import StartGoal
 from bilinear_wm.evaluation.load import load_planner, make_pilot
 from bilinear_wm.evaluation.moving import RealtimeConfig, begin, countable_tasks
+from bilinear_wm.evaluation.watch import Watcher
 from bilinear_wm.reporting.results import Rate, percentile, rate
 from bilinear_wm.tasks import make_task
 
@@ -108,15 +110,21 @@ def run_live(config: RealtimeConfig, progress: bool = True) -> Live:
     env = make_task(config.task, image_size=8)
     tasks, _ = countable_tasks(config, env)
     robots: list[_Robot] = []
+    watcher: Watcher | None = None
 
     def attempts(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         for task in some:
-            robots.append(_Robot(begin(config, task, env, loaded.camera, pilot), pilot, config))
+            attempt = begin(config, task, env, loaded.camera, pilot, watcher)
+            robots.append(_Robot(attempt, pilot, config))
             robots[-1].run()
             yield robots[-1].attempt
 
     header = config.header() | {"live": True}
-    with open_results(config.out, header, pilot, config.resume) as file:
+    with (
+        open_results(config.out, header, pilot, config.resume) as file,
+        view.opened(config.view, config.out) as shown,
+    ):
+        watcher = None if shown is None else Watcher(shown, pilot.model)
         try:
             rows = record(attempts, tasks, f"live {config.task}", file, progress=progress)
         finally:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from bilinear_wm import view
 from bilinear_wm.control.horizon import LoopConfig
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError, check_choices
@@ -35,12 +36,14 @@ from bilinear_wm.evaluation.attempt import (
 )
 from bilinear_wm.evaluation.goals import HeldOut, StartGoal, choose_goals
 from bilinear_wm.evaluation.load import load_planner, make_pilot
+from bilinear_wm.evaluation.watch import Watcher
 from bilinear_wm.planning import PLANNERS
 from bilinear_wm.reporting.results import Rate, mean_jerk, percentile, rate
 from bilinear_wm.stage import JsonObject, Outcome, unless_usual
 from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import Task
 from bilinear_wm.tasks.moving import GoalWalk
+from bilinear_wm.view import Kind
 
 Protocol = Literal["paper", "controller"]
 CANDIDATES = 4
@@ -78,6 +81,7 @@ class RealtimeConfig:
         monitor: Watch whether the model explains what happens, and plan afresh where it does not.
         paper_settings: Take horizon and planner settings from the paper's table.
         device: Where the model runs: cpu, cuda, cuda:1 ...
+        view: `rerun` writes pictures, points, plans and costs as a recording beside `out`.
         live: Run the simulator against the real clock, with the real-time controller, instead of
             counting latency.
     """
@@ -101,6 +105,7 @@ class RealtimeConfig:
     monitor: bool = False
     paper_settings: bool = False
     device: str = "cpu"
+    view: Kind | None = None
     live: bool = False
 
     def __post_init__(self) -> None:
@@ -111,6 +116,8 @@ class RealtimeConfig:
                 raise InputError(f"{name}: expected more than 0, found {getattr(self, name)}")
         if self.latency_ms is not None and not 0 <= self.latency_ms < math.inf:
             raise InputError(f"latency_ms: expected 0 or more, found {self.latency_ms}")
+        if self.view and self.planner == "random":
+            raise InputError("view: expected a planner, found 'random'")
 
     def run(self) -> Outcome:
         """`run_realtime` or `run_live`, in words."""
@@ -181,12 +188,17 @@ class Realtime:
 
 
 def begin(
-    config: RealtimeConfig, task: StartGoal, env: Task, camera: Task, pilot: Pilot | None = None
+    config: RealtimeConfig,
+    task: StartGoal,
+    env: Task,
+    camera: Task,
+    pilot: Pilot | None = None,
+    watcher: Watcher | None = None,
 ) -> Attempt:
     """An attempt at a moving goal, whose walk is the same for every method."""
     walk = GoalWalk(type(env), task.goal, [WALK_STREAM, config.seed, task.index])
     spec = None if pilot is None else pilot.model.config.observes
-    return Attempt(task, env, camera, BUDGET * config.offset, walk, spec=spec)
+    return Attempt(task, env, camera, BUDGET * config.offset, walk, spec=spec, watcher=watcher)
 
 
 def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
@@ -201,6 +213,8 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         camera = loaded.camera
     tasks, solved_by_nothing = countable_tasks(config, env)
 
+    watcher: Watcher | None = None
+
     def floor(some: Sequence[StartGoal]) -> Iterator[Attempt]:
         attempts = (begin(config, task, env, camera) for task in some)
         return run_floor("random", attempts, config.seed)
@@ -209,10 +223,18 @@ def run_realtime(config: RealtimeConfig, progress: bool = True) -> Realtime:
         if pilot is None:
             return floor(some)
         envs = [make_task(config.task, image_size=8) for _ in range(min(GROUP, len(some)))]
-        groups = side_by_side(some, envs, lambda task, env: begin(config, task, env, camera, pilot))
-        return run(groups, pilot, config.loop, measured["delay_steps"])
 
-    with open_results(config.out, config.header() | {"live": False}, pilot, config.resume) as file:
+        def one(task: StartGoal, env: Task) -> Attempt:
+            return begin(config, task, env, camera, pilot, watcher)
+
+        return run(side_by_side(some, envs, one), pilot, config.loop, measured["delay_steps"])
+
+    header = config.header() | {"live": False}
+    with (
+        open_results(config.out, header, pilot, config.resume) as file,
+        view.opened(config.view, config.out) as shown,
+    ):
+        watcher = None if shown is None or pilot is None else Watcher(shown, pilot.model)
         measured = measured_once(
             file,
             lambda: (

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, snapshot_download
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from bilinear_wm import units
 from bilinear_wm.dynamics.base import Dynamics
 from bilinear_wm.dynamics.layers import BatchNorm
 from bilinear_wm.errors import InputError
@@ -267,18 +269,11 @@ class WorldModel(nn.Module, PyTorchModelHubMixin, abc.ABC):
 
         Rounded inwards, so that `to_env_actions` of anything inside is inside the raw box.
         """
-        limits = []
-        for raw, inwards in ((low, torch.inf), (high, -torch.inf)):
-            limit = torch.as_tensor(raw, dtype=torch.float32, device=self.action_mean.device)
-            limit = limit.expand(self.config.action_size)
-            bound = (limit - self.action_mean) / self.action_std
-            for _ in range(8):
-                back = bound * self.action_std + self.action_mean
-                outside = back < limit if inwards > 0 else back > limit
-                further = torch.nextafter(bound, torch.full_like(bound, inwards))
-                bound = torch.where(outside, further, bound)
-            limits.append(bound.repeat(self.config.frame_skip))
-        return limits[0], limits[1]
+        size = self.config.action_size
+        least, most = (np.broadcast_to(np.asarray(x, np.float32), (size,)) for x in (low, high))
+        mean, std = self.action_mean.cpu().numpy(), self.action_std.cpu().numpy()
+        smallest, largest = units.action_bounds(least, most, mean, std, self.config.frame_skip)
+        return torch.from_numpy(smallest).to(self.device), torch.from_numpy(largest).to(self.device)
 
     # Storing: huggingface-hub's mixin, with loading that is always strict.
 

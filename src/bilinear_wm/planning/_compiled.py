@@ -8,9 +8,8 @@ import numpy as np
 
 from bilinear_wm.planning._compiled_products import compiled, entry
 from bilinear_wm.planning._compiled_rollout import evaluate, is_refreshed, prepare, roll_out
+from bilinear_wm.planning.kernel import IMPROVE, RANK
 from bilinear_wm.planning.trials import ENOUGH
-
-RANK, IMPROVE, FINISH = range(3)
 
 
 @entry

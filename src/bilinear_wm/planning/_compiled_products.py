@@ -1,7 +1,7 @@
 """Products of a few rows with a matrix, in tiles that stay in vector registers.
 
 BLAS libraries are made for taller matrices: they first copy the matrix into panels of their own,
-which costs more than multiplying it by a few rows. Here weights are kept as panels, see `panels`.
+which costs more than multiplying it by a few rows. Here weights are kept so, see `layout.panels`.
 A tile is up to six rows by sixteen columns: twelve registers of eight numbers. (One row takes four
 panels at once, since fewer sums than eight wait for each other.) numba has no such registers, and
 its compiler does not find them in loops; hence the intrinsic.
@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
-from bilinear_wm.planning.kernel import WIDTH, aligned, padded
+from bilinear_wm.planning.layout import WIDTH
 
 LANES = 8
 VECTORS = WIDTH // LANES
@@ -30,7 +28,7 @@ _FAST: dict[str, Any] = {
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},
     "error_model": "numpy",  # division without a check that would keep loops from vectors
 }
-_INNER: dict[str, Any] = _FAST | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INNER: dict[str, Any] = _FAST | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def entry(function: Callable[..., Any]) -> Any:
@@ -40,16 +38,7 @@ def entry(function: Callable[..., Any]) -> Any:
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Compile what only the kernel calls, without wrappers for Python."""
-    return njit(**_INNER)(function)
-
-
-def panels(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(depth, columns) as (columns / WIDTH * depth, WIDTH), the last panel filled with zeros."""
-    depth, columns = matrix.shape
-    wide = np.pad(matrix, ((0, 0), (0, padded(columns) - columns)))
-    made = aligned(wide.size // WIDTH, WIDTH)
-    made[:] = wide.reshape(depth, -1, WIDTH).transpose(1, 0, 2).reshape(-1, WIDTH)
-    return made
+    return njit(**INNER)(function)
 
 
 def _tile(rows: int, neighbours: int = 1) -> Any:

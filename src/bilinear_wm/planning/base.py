@@ -14,13 +14,14 @@ import abc
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from bilinear_wm.errors import InputError
+from bilinear_wm.planning.kernel import STATUSES, Status
 from bilinear_wm.planning.objective import Effort, Objective, Reach, Smoothness
 from bilinear_wm.planning.problem import PlannableDynamics, PlannerConfig, PlanProblem, require
 
@@ -28,9 +29,6 @@ __all__ = [
     "STATUSES", "Plan", "PlanProblem", "PlannableDynamics", "Planner", "PlannerConfig", "Search",
     "SearchResult", "Status", "candidate_costs", "require", "search_result",
 ]  # fmt: skip
-
-Status = Literal["converged", "max_iterations", "deadline", "diverged", "bad_input"]
-STATUSES: tuple[Status, ...] = get_args(Status)
 
 LARGEST = 1e12
 """Numbers beyond this are taken for garbage: their squares overflow single precision soon."""

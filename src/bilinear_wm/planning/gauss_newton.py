@@ -43,9 +43,10 @@ from bilinear_wm.planning.base import (
     candidate_costs,
     require,
 )
-from bilinear_wm.planning.kernel import Kernel, kernel_for
+from bilinear_wm.planning.compiled import CompiledSearch, compiled_search
+from bilinear_wm.planning.offsets import random_offsets
 from bilinear_wm.planning.sensitivity import analytic, coherent_lift, finite_difference
-from bilinear_wm.planning.trials import DAMPINGS, ENOUGH, TRIALS, num_aligned, random_offsets
+from bilinear_wm.planning.trials import DAMPINGS, ENOUGH, TRIALS, num_aligned
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,9 @@ class GaussNewtonPlanner(Planner):
         )
         env_size = dynamics.env_action_size if config.coherent else dynamics.action_size
         self._lift = coherent_lift(dynamics.action_size, env_size, self._like)
-        self._kernel: Kernel | None = None
+        self._kernel: CompiledSearch | None = None
         if config.compiled and self._differentiate is analytic:
-            self._kernel = kernel_for(dynamics, self._lift, config)
+            self._kernel = compiled_search(dynamics, self._lift, config)
 
     def _search(self, search: Search) -> SearchResult:
         kernel = self._kernel if self._kernel and self._kernel.knows(search.objective) else None

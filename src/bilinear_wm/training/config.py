@@ -9,6 +9,7 @@ from typing import Any
 from bilinear_wm.errors import InputError
 from bilinear_wm.models.config import Size
 from bilinear_wm.stage import JsonObject, Outcome, at_least
+from bilinear_wm.view import Kind
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class TrainConfig:
         trackers: `tensorboard`, `wandb`, `trackio`: whatever accelerate knows.
         device: Where to train: cpu, cuda, cuda:1 ...; by default what accelerate chooses.
         workers: Processes that read ahead; by default none where pictures fit into memory.
+        view: `rerun` writes losses, held-out pictures, their points and what is drawn of them as a
+            recording in `out`.
         resume: Continue the run in `out`.
     """
 
@@ -57,6 +60,7 @@ class TrainConfig:
     trackers: tuple[str, ...] = ()
     device: str | None = None
     workers: int | None = None
+    view: Kind | None = None
     resume: bool = False
 
     def __post_init__(self) -> None:
@@ -76,6 +80,7 @@ class TrainConfig:
             "trackers",
             "device",
             "workers",
+            "view",
             "resume",
             "task",
             "size",

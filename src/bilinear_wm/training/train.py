@@ -23,6 +23,7 @@ from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from numpy.typing import NDArray
 
+from bilinear_wm import view
 from bilinear_wm.analysis.diagnose import describe, diagnose
 from bilinear_wm.analysis.latents import calibrate, fingerprint
 from bilinear_wm.data.guard import check_task
@@ -39,9 +40,12 @@ from bilinear_wm.signals import Held, held
 from bilinear_wm.training import loader, run_folder
 from bilinear_wm.training.config import TrainConfig
 from bilinear_wm.training.loop import TrainingInterrupted, TrainingLoop
+from bilinear_wm.view import View
 
 ADAM_BETAS = (0.9, 0.999)
 __all__ = ["TrainConfig", "TrainingInterrupted", "train"]
+SHOWN = 4
+"""Held-out pictures in a view."""
 PREPARATION = 2000
 """Pictures that a fresh model sees before training."""
 
@@ -63,6 +67,8 @@ def train(config: TrainConfig, progress: bool = True) -> dict[str, float]:
         alone = accelerator.num_processes == 1
         with signals.raising() if alone else contextlib.nullcontext():
             run = _Run(config, accelerator, signals, progress)
+        kind = config.view if accelerator.is_main_process else None
+        run.view = stack.enter_context(view.opened(kind, config.out))
         return run.run()
 
 
@@ -101,6 +107,8 @@ def _accelerator(config: TrainConfig) -> Accelerator:
 
 
 class _Run(TrainingLoop):
+    view: View | None = None
+
     def __init__(
         self, config: TrainConfig, accelerator: Accelerator, signals: Held, progress: bool
     ) -> None:
@@ -184,6 +192,9 @@ class _Run(TrainingLoop):
         if accelerator.num_processes > 1:
             values = torch.tensor(list(numbers.values()), device=accelerator.device)
             numbers = dict(zip(numbers, accelerator.reduce(values, "mean").tolist(), strict=True))
+        if self.view is not None:
+            self.view.numbers(self.step + 1, "train", numbers)
+            self.view.numbers(self.step + 1, "timing", {"seconds": self.seconds})
         return numbers
 
     def _order(self) -> Iterator[NDArray[np.int64]]:
@@ -205,7 +216,24 @@ class _Run(TrainingLoop):
         if not self.is_main:
             return None
         rate = learning_rate(self.config, self.step - 1)
+        if self.view is not None:
+            self._show_pictures(self.view, model)
         return {"learning_rate": rate, **diagnose(model, self.train_data, self.held_out)}
+
+    def _show_pictures(self, view: View, model: WorldModel) -> None:
+        """Held-out pictures, where their points are, and what is drawn of them."""
+        some = np.unique(np.linspace(0, len(self.held_out) - 1, SHOWN).astype(np.int64))
+        observation = self.held_out.batch(some).observation[:, 0]
+        pictures, z = model.present(observation).cpu().numpy(), model.encode(observation)
+        drawn = model.draw(z).cpu().numpy() if model.draws else None
+        for i, picture in enumerate(pictures):
+            place = f"held_out/{i}"
+            view.picture(self.step, f"{place}/camera", picture)
+            if model.config.encoder == "points":
+                points = model.points(z[i]).cpu().numpy()
+                view.points(self.step, f"{place}/camera/points", points, picture.shape[:2])
+            if drawn is not None:
+                view.picture(self.step, f"{place}/drawn", drawn[i])
 
     def describe(self, row: dict[str, Any]) -> str:
         return describe(row)
@@ -213,6 +241,8 @@ class _Run(TrainingLoop):
     def log(self, row: dict[str, Any]) -> None:
         if self.config.trackers:
             self.accelerator.log(row, step=self.step)
+        if self.view is not None:
+            self.view.numbers(self.step, "diagnosis", row)
 
     def finished_model(self) -> WorldModel | None:
         model = self._calibrated_copy()
