@@ -152,6 +152,7 @@ def outline(config: ReproduceConfig, steps: Sequence[Step]) -> str:
         state = "done" if done == len(some) else f"about {_duration(left)}"
         if 0 < done < len(some):
             state += f", {done} done"
+        stage = {"chase": "moving goals"}.get(stage, stage)
         count = "" if len(some) == 1 else f" ({len(some)} steps)"
         lines.append(f"{'  ' if task else chr(10)}{stage + count:<26}{state}")
     return "\n".join(lines)

@@ -54,6 +54,11 @@ def goals_from_data(path: Path, task: str, offset: int, count: int, seed: int) -
             "evaluate without `data` on freshly simulated episodes"
         )
     _, held_out = split_episodes(file.num_episodes)
+    if len(held_out) == 0:
+        raise InputError(
+            f"data {path}: expected at least two episodes, of which one is held out, found "
+            f"{file.num_episodes}"
+        )
     return _choose([(int(e), file.episode_states(int(e))) for e in held_out], offset, count, seed,
                    f"data {path}")  # fmt: skip
 
