@@ -16,7 +16,7 @@ import pytest
 
 import bilinear_wm as bwm
 from bilinear_wm.cli import COMMANDS, _load, main
-from bilinear_wm.reporting.media import FONT, GAP
+from bilinear_wm.reporting.media import FONT, GAP, PAPER
 
 
 def test_collect_and_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +36,7 @@ def test_collect_and_inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     line, picture = 64 + 2 * GAP + FONT, 64 + GAP
     assert sheet.shape[0] == 8 * line
     left = sheet.shape[1] - 12 * picture
-    assert (sheet[:, left + 64 : left + picture] == 255).all(), "pictures have no gaps"
+    assert (sheet[:, left + 64 : left + picture] == PAPER).all(), "pictures have no gaps"
     assert (sheet[:, :left] < 128).any(), "episodes have no labels"
     under = sheet[GAP + 64 : line, left : left + 64]
     assert (under < 160).any(), "pictures have no captions"

@@ -60,7 +60,7 @@ class DemoConfig:
     pretrained: Path = PRETRAINED
     episodes: int = 10
     collected: int = 1000
-    steps: int = 250
+    steps: int = 200
     show: bool = True
     device: str = "cpu"
 

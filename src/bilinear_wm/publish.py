@@ -117,8 +117,8 @@ def _facts(facts: dict[str, Any], run: Path, command: str) -> dict[str, str]:
         found["linear probes (R², held-out)"] = probes
     if "open_loop_1" in last:
         found["open-loop error, 1 and 5 blocks"] = (
-            f"{last['open_loop_1']:.3f}, {last.get('open_loop_5', float('nan')):.3f} of what "
-            "nothing-moves misses"
+            f"{last['open_loop_1']:.3f}, {last.get('open_loop_5', float('nan')):.3f} (1: no better "
+            "than predicting that nothing moves)"
         )
     for stage in reversed(stages):
         config, minutes = stage["config"], stage["seconds"] / 60

@@ -12,6 +12,14 @@ from typing import Any
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal, with the status that a command ends with."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_status = 128 + number
+
+
 class Held:
     """The signals that came since they are held."""
 
@@ -24,7 +32,7 @@ class Held:
     def raising(self) -> Iterator[None]:
         """They do not wait meanwhile: what is done here may be given up anywhere."""
         if self.received:
-            raise KeyboardInterrupt
+            raise Interrupted(self.received[0])
         self.raises = True
         try:
             yield
@@ -37,7 +45,7 @@ class Held:
             number = self.received[0]
             handler = self.handlers[number]
             if not callable(handler):
-                raise KeyboardInterrupt
+                raise Interrupted(number)
             handler(number, None)
 
 
@@ -52,10 +60,10 @@ def held(twice_is_enough: bool = False) -> Iterator[Held]:
 
     def note(number: int, _frame: FrameType | None) -> None:
         if waiting.received and twice_is_enough:
-            raise KeyboardInterrupt
+            raise Interrupted(number)
         waiting.received.append(number)
         if waiting.raises:
-            raise KeyboardInterrupt
+            raise Interrupted(number)
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -20,7 +20,7 @@ from bilinear_wm.analysis.geometry import (
 from bilinear_wm.cli import main
 from bilinear_wm.dynamics.bilinear import BilinearDynamics
 from bilinear_wm.models.base import WorldModel
-from bilinear_wm.reporting.media import FONT, GAP, with_points
+from bilinear_wm.reporting.media import FONT, GAP, PAPER, with_points
 from tests.models.conftest import small_model
 
 
@@ -63,7 +63,7 @@ def test_the_sheet_shows_points_where_they_are_and_what_is_drawn() -> None:
     line = 192 + GAP + FONT + GAP
     assert sheet.shape[0] == 2 * line
     left = sheet.shape[1] - 3 * (192 + GAP)
-    assert (sheet[GAP : GAP + 192, left + 192 : left + 192 + GAP] == 255).all(), "no gap"
+    assert (sheet[GAP : GAP + 192, left + 192 : left + 192 + GAP] == PAPER).all(), "no gap"
     assert (sheet[:line, :left] < 128).any(), "no label"
     marked = with_points(pixels[0], np.array([[-0.5, 0.5]]), 192)
     rows, columns = np.nonzero(marked.any(-1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from bilinear_wm.analysis.latents import encode_windows
+from bilinear_wm.cli import main
 from bilinear_wm.data.windows import EpisodeDataset
 from bilinear_wm.errors import InputError
 from bilinear_wm.models import load_model
@@ -131,6 +133,21 @@ def test_episodes_of_another_task_are_refused(
     with pytest.raises(InputError, match="expected episodes of tworoom, found of-your-own"):
         train_residual(config, progress=False)
     assert not list((tmp_path / "more").iterdir())
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_before_the_first_step_says_how_to_go_on(
+    number: int, status: int, trained: Path, tworoom_file: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def stopped(*_: object) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("bilinear_wm.training.residual.recorded", stopped)
+    command = ["train-residual", "--checkpoint", str(trained), "--data", str(tworoom_file)]
+    assert main([*command, "--out", str(tmp_path / "more")]) == status
+    said = capsys.readouterr().err.strip()
+    assert said.endswith(f"interrupted; the same command with --resume continues {tmp_path}/more")
 
 
 @pytest.mark.slow

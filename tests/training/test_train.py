@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from bilinear_wm.errors import InputError, InputWarning
+from bilinear_wm.evaluation.goals import choose_goals
 from bilinear_wm.models import load_model
 from bilinear_wm.training.train import TrainConfig, learning_rate, train
 from tests.training.conftest import (
@@ -167,3 +168,5 @@ def test_one_episode_is_too_few(tworoom_file: Path, tmp_path: Path) -> None:
         file["ep_len"], file["ep_offset"] = np.array([rows]), np.array([0])
     with pytest.raises(InputError, match=r"expected at least two episodes, .* found 1"):
         train(small(one, tmp_path / "run", task="tworoom"), progress=False)
+    with pytest.raises(InputError, match=r"expected at least two episodes, .* found 1"):
+        choose_goals(one, "tworoom", 25, 1, 0)

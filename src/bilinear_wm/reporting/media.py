@@ -15,6 +15,8 @@ from bilinear_wm.errors import InputError, needed
 
 Pixels = NDArray[np.uint8]
 GAP, FONT = 6, 12
+PAPER = 232
+"""The grey between pictures, many of which are white."""
 READABLE = 72
 """How large pictures are shown at least, that captions fit under them."""
 VIDEO_SIZE, TITLE = 384, 36
@@ -46,7 +48,7 @@ def contact_sheet(strips: Sequence[Strip]) -> Pixels:
         frames = [enlarge(frame, READABLE) for frame in strip.frames]
         height, width = frames[0].shape[:2]
         size = (left + GAP + len(frames) * (width + GAP), GAP + height + line)
-        canvas = Image.new("RGB", size, "white")
+        canvas = Image.new("RGB", size, (PAPER,) * 3)
         pen = ImageDraw.Draw(canvas)
         pen.text((GAP, GAP + height / 2), strip.label, "black", font, anchor="lm")
         for i, frame in enumerate(frames):
@@ -59,7 +61,7 @@ def contact_sheet(strips: Sequence[Strip]) -> Pixels:
     width = max(each.shape[1] for each in lines)
     return np.concatenate(
         [
-            np.pad(each, ((0, 0), (0, width - each.shape[1]), (0, 0)), constant_values=255)
+            np.pad(each, ((0, 0), (0, width - each.shape[1]), (0, 0)), constant_values=PAPER)
             for each in lines
         ]
     )
