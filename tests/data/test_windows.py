@@ -89,7 +89,7 @@ def test_small_splits() -> None:
         parts = split_episodes(count)
         assert sorted([*parts.train, *parts.validation, *parts.test]) == list(range(count))
         assert len(parts.train) >= 1
-        held_out = 0 if count == 1 else max(round(count / 10), 1)
+        held_out = max(round(count / 10), 2 if count >= 4 else min(count - 1, 1))
         assert len(parts.validation) + len(parts.test) == held_out
         assert len(parts.validation) - len(parts.test) in (0, 1)
 

@@ -41,9 +41,9 @@ def test_validation_and_test_share_no_episode(tworoom_file: Path) -> None:
 
 def test_a_small_file_has_no_test_episodes(tmp_path: Path) -> None:
     path = tmp_path / "few.h5"
-    collect(CollectConfig("tworoom", path, 4, image_size=16, workers=1), progress=False)
+    collect(CollectConfig("tworoom", path, 3, image_size=16, workers=1), progress=False)
     assert goals_from_data(path, "tworoom", 10, 2, 0, "validation")
-    with pytest.raises(InputError, match=r"expected test episodes, found none.*record at least 15"):
+    with pytest.raises(InputError, match=r"expected at least 4 episodes, .* found 3"):
         goals_from_data(path, "tworoom", 10, 2, 0)
 
 

@@ -168,5 +168,5 @@ def test_one_episode_is_too_few(tworoom_file: Path, tmp_path: Path) -> None:
         file["ep_len"], file["ep_offset"] = np.array([rows]), np.array([0])
     with pytest.raises(InputError, match=r"expected at least two episodes, .* found 1"):
         train(small(one, tmp_path / "run", task="tworoom"), progress=False)
-    with pytest.raises(InputError, match=r"expected at least two episodes, .* found 1"):
+    with pytest.raises(InputError, match=r"expected at least 4 episodes, .* found 1"):
         choose_goals(one, "tworoom", 25, 1, 0)

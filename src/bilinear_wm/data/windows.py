@@ -28,6 +28,8 @@ from bilinear_wm.stage import at_least
 Split = Literal["train", "validation", "test", "all"]
 FRAME_SKIP = 5
 """Environment steps a model step, unless told otherwise."""
+SMALLEST = 4
+"""Episodes from which on there is something to train on, to validate and to test."""
 STILL = 1e-8
 """A number with a smaller std never changes."""
 
@@ -302,8 +304,8 @@ def split_episodes(num_episodes: int, held_out_share: float = 0.1, seed: int = 0
     if not 0 <= held_out_share < 1:
         raise InputError(f"validation_share: expected 0 <= share < 1, found {held_out_share}")
     held_out = round(num_episodes * held_out_share)
-    if held_out_share > 0 and num_episodes > 1:
-        held_out = max(held_out, 1)
+    if held_out_share > 0:  # one for each half, as soon as as many are left to train on
+        held_out = max(held_out, 2 if num_episodes >= SMALLEST else min(num_episodes - 1, 1))
     order = np.random.default_rng(seed).permutation(num_episodes)
     half = (held_out + 1) // 2
     return Parts(*(np.sort(p) for p in (order[held_out:], order[:half], order[half:held_out])))

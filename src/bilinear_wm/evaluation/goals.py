@@ -21,7 +21,7 @@ from bilinear_wm.data.episode import (
     simulate_episode,
 )
 from bilinear_wm.data.file import EpisodeFile
-from bilinear_wm.data.windows import split_episodes
+from bilinear_wm.data.windows import SMALLEST, split_episodes
 from bilinear_wm.errors import InputError
 from bilinear_wm.tasks import make_task
 
@@ -68,8 +68,8 @@ def goals_from_data(
     chosen = getattr(split_episodes(file.num_episodes), split)
     if len(chosen) == 0:
         raise InputError(
-            f"data {path}: expected {split} episodes, found none: training holds out a tenth of "
-            f"the {file.num_episodes} episodes, half of them for {split}; record at least 15"
+            f"data {path}: expected at least {SMALLEST} episodes, of which two are held out, to "
+            f"validate and to test, found {file.num_episodes}"
         )
     episodes = [(int(e), file.episode_states(int(e))) for e in chosen]
     return _choose(episodes, offset, count, seed, f"data {path}")
