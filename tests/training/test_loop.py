@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -108,11 +109,14 @@ def test_signals_save(
         stderr=subprocess.PIPE,
         text=True,
     )
-    while last_step(out) < 0:  # the first checkpoint, before the first step
-        assert process.poll() is None
-        time.sleep(0.05)
+    assert process.stderr is not None
+    printed = ""
+    while re.search(r" [1-9]\d*/100000 ", printed) is None:  # the first step is done
+        more = process.stderr.read(1)
+        assert more, printed
+        printed += more
     process.send_signal(number)
-    _, printed = process.communicate()
+    printed += process.communicate()[1]
     assert process.returncode == status
     assert "--resume continues" in printed
     assert "Traceback" not in printed
