@@ -57,9 +57,10 @@ def port() -> Iterator[int]:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=PRETRAINED.parent
     ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("loading tworoom")  # the port is open
         yield chosen
         process.send_signal(signal.SIGINT)
-        assert process.stdout is not None
         said = process.stdout.read().splitlines()
     assert process.returncode == 0
     assert said[-1] == "stopped"

@@ -161,6 +161,11 @@ def test_tabs_are_loaded_when_they_are_wanted(tmp_path: Path, page: Page) -> Non
     wait_for(lambda: page.now("tick"))
     assert said[0] == f"tworoom: loading {FOLDERS['tworoom']}"
     assert not any(line.startswith("reacher") for line in said)
+    session.wish({"task": "pusht"})
+    wait_for(lambda: page.newest("loading") and "pusht" in str(page.newest("loading")))
+    left = len(page.all)
+    session.wish({"task": "tworoom"})  # it does not wait for the other
+    wait_for(lambda: any(m.get("task") == "tworoom" for m in page.all[left:]))
     session.wish({"task": "cube"})
     wait_for(lambda: page.newest("failed"))
     assert str(tmp_path / "none") in (page.newest("failed") or {})["error"]

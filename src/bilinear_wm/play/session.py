@@ -158,6 +158,9 @@ class Session:
     def _obtain(self, task: str) -> SharedModel | None:
         """What is shared of a task, once it is loaded; None if it is not wanted any more."""
         coming, said = self._shelf.load(task), ""
+        if not coming.done():
+            self._clear()  # what is left behind would only slow the loading down
+            self._shown = None
         while not coming.done():
             doing = self._shelf.progress(task)
             if doing != said:

@@ -26,7 +26,7 @@ from bilinear_wm.tasks import make_task
 from bilinear_wm.tasks.base import State, Task
 
 PLANNERS_SHOWN = ("gauss-newton", "icem")
-STUDY_STEPS = 4000
+STUDY_STEPS = 3000
 """Environment steps of fresh behaviour that say what latents mean."""
 FIRST_EPISODE = 20_000
 """Of its stream: evaluations use those from 0 on."""

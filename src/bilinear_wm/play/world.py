@@ -91,6 +91,8 @@ class World:
     def _forget(self) -> None:
         self._light_until, self._disagreement = -math.inf, 0.0
         self._imagined: Delivery | None = None
+        self._before: Delivery | None = None
+        """The last plan of what has ended."""
 
     def place(self, state: State, goal: State) -> None:
         """Set it up, at rest; wishes are taken from now on."""
@@ -163,6 +165,7 @@ class World:
             self._set_goal(goal)
             self.score.begin()
             self._forget()
+            self._before = self.controller.loop.last
             # Nobody saw how it came here: what was planned and watched ends.
             self.controller.observe(self._nothing)
         else:
@@ -201,6 +204,7 @@ class World:
     @torch.no_grad()
     def _show(self, tick: Tick) -> None:
         made, state, goal = self.controller.loop.last, self._now, self._env.goal
+        made = None if made is self._before else made
         shared, monitor = self._shared, self._shared.monitor
         solved = bool(self._env.success(state, goal))
         self.score.saw(solved)

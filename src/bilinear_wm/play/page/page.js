@@ -132,7 +132,7 @@ function setTick(message, bytes) {
   pane.find(".status").textContent = message.solved ? "there" : WORDS[message.source] + (message.reason ? `: ${message.reason}` : "");
   pane.find(".score").textContent = `reached ${reached} of ${tried}` + (actions ? `, the last in ${actions} actions` : "");
   pane.find(".distance").textContent = `${message.distance.toFixed(1)} × what counts · ${rate(pane)} actions/s`;
-  if (view.scene.monitor) pane.find(".explained").textContent = message.alarm ? "blocked or moved" : "as the model expects";
+  if (view.scene.monitor) pane.find(".explained").textContent = message.alarm ? "blocked or moved" : "as expected";
   pane.find(".light").classList.toggle("on", message.alarm);
   pane.find(".cover").hidden = !message.blocked;
   const panes = [...view.panes.values()];
