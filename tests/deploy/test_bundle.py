@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,32 @@ def test_plans_are_torchs_where_torch_cannot_be_imported(
 @pytest.mark.skipif(not native.can_build(), reason="no C compiler")
 def test_the_kernel_compiled_ahead_needs_no_numba(native_bundle: Path, tmp_path: Path) -> None:
     assert not compare("pusht", native_bundle, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not native.can_build(), reason="no C compiler")
+def test_threads_share_a_bundle(native_bundle: Path) -> None:
+    made = deploy.load(native_bundle)
+    pictures = two(8)
+    pairs = list(zip(pictures, pictures[1:] + pictures[:1], strict=True))
+    expected = [made.plan(*pair).actions for pair in pairs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda pair: made.plan(*pair).actions, pairs))
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not native.can_build(), reason="no C compiler")
+def test_another_processor_has_numba(
+    native_bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    picture, goal = two()
+    own = deploy.load(native_bundle).plan(picture, goal)
+    monkeypatch.setattr(native, "FLAGS", {"a flag that no processor has"})
+    with caplog.at_level("WARNING", "bilinear_wm"):
+        other = deploy.load(native_bundle).plan(picture, goal)
+    assert "which this machine is not" in caplog.text
+    np.testing.assert_allclose(other.actions, own.actions, rtol=0, atol=CLOSE)
 
 
 def two(count: int = 2, seed: int = 0) -> list[Any]:
