@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -61,7 +62,10 @@ def port() -> Iterator[int]:
         assert process.stdout.readline().startswith("loading tworoom")  # the port is open
         yield chosen
         process.send_signal(signal.SIGINT)
+        at_last = threading.Timer(PATIENCE_S, process.kill)
+        at_last.start()
         said = process.stdout.read().splitlines()
+        at_last.cancel()
     assert process.returncode == 0
     assert said[-1] == "stopped"
     loaded = [line.split(":")[0] for line in said if ": ready after" in line]
