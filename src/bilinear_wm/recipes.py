@@ -143,10 +143,9 @@ OWN_PLANS: dict[str, dict[str, Any]] = {
 }
 """PushT's contacts make local minima, so it is worth searching from more places. Cube's plans stay
 near its prior, which effort counts from; the search has one place to begin."""
-COMPACT_HORIZONS = {"reacher": 2, "cube": 5}
+COMPACT_HORIZONS = {"reacher": 2}
 """Blocks that a plan looks ahead, where that is not a block for every five steps of the offset: a
-picture hides Reacher's velocity, so short plans win; Cube's prior tells five blocks, and longer
-plans take seconds."""
+picture hides Reacher's velocity, so short plans win."""
 COMPACT_REPLANNING: dict[str, tuple[int, Literal["plan", "deadline"]]] = {
     "reacher": (1, "plan"),
     "cube": (1, "deadline"),

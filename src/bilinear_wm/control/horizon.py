@@ -136,6 +136,6 @@ class Course:
         if config.warm_start and course.blocks is not None:
             passed = (tick - course.made) // self.frame_skip
             if config.arrive == "plan":  # plans that arrive together end together
-                passed = len(course.blocks) - horizon
+                passed = max(len(course.blocks) - horizon, 0)
             start = course.blocks[passed : passed + horizon]
         return replace(course, made=tick, horizon=horizon, start=start, blocks=None)

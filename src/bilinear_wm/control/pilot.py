@@ -27,6 +27,7 @@ from bilinear_wm.control.horizon import Course, LoopConfig
 from bilinear_wm.control.loop import Delivery, Job, Loop
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.models.base import WorldModel
+from bilinear_wm.models.prior import BLOCKS
 from bilinear_wm.observation import Seen, together
 from bilinear_wm.planning.base import Plan, Planner, PlanProblem
 from bilinear_wm.planning.terms import StateGoal
@@ -132,9 +133,16 @@ class Pilot:
     def _problem(
         self, z0: Float[Tensor, "batch d"], goal: Float[Tensor, "batch n"], horizon: int
     ) -> PlanProblem:
-        """What to reach: latents, or variables read off them, in standard deviations."""
+        """What to reach: latents, or variables read off them, in standard deviations.
+
+        A prior tells the first blocks of a way. On a longer one, plans go where it would be by then:
+        a goal beyond them would be pulled at too early.
+        """
         if self.probe is None:
             prior = self.model.propose(z0, goal, horizon)
+            if prior is not None and horizon > BLOCKS:
+                horizon, prior = BLOCKS, prior[:, :BLOCKS].clamp(*self._bounds)
+                goal = self.planner.dynamics.rollout(z0, prior)[:, -1]
             return PlanProblem(z0, goal, horizon, *self._bounds, prior=prior)
         weight = self.planner.config.goal_weight
         term = StateGoal(self.probe.matrix, self.probe.offset, goal, self.probe.std, weight)
