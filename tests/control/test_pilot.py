@@ -14,7 +14,9 @@ from bilinear_wm.control.loop import Job, Loop, step_together
 from bilinear_wm.control.monitor import ActionMonitor
 from bilinear_wm.control.pilot import Pilot
 from bilinear_wm.errors import InputError
-from tests.control.conftest import Camera, make_pilot
+from bilinear_wm.models.prior import BLOCKS
+from tests.control.conftest import Camera, SlowPlanner, make_pilot
+from tests.models.conftest import small_model
 
 
 def picture(seed: int) -> np.ndarray:
@@ -94,6 +96,27 @@ def test_a_plan_that_continues_another_begins_from_its_rest() -> None:
         step_together([(body, loop)], pilot.plan)
     assert not planner.starts[0].any()
     torch.testing.assert_close(planner.starts[5][0], body.made[4].plan.actions[1:])
+
+
+def test_on_a_long_way_plans_go_where_the_prior_would_be() -> None:
+    model = small_model(
+        "bilinear", prior_hidden=8, action_mean=(0.0, 0.0), action_std=(0.5, 0.5)
+    ).eval()
+    pilot = Pilot(model, SlowPlanner(model.dynamics, delay_s=0.0, every=0))
+    z0, goal = torch.randn(2, 3, model.config.latent_size)
+    near = pilot._problem(z0, goal, BLOCKS)
+    assert near.prior is not None
+    assert near.z_goal is not None
+    torch.testing.assert_close(near.z_goal, goal)
+    far = pilot._problem(z0, goal, BLOCKS + 3)
+    told = model.propose(z0, goal, BLOCKS + 3)
+    assert told is not None
+    assert far.horizon == BLOCKS
+    assert not torch.equal(told[:, :BLOCKS], near.prior)  # it knows that there is more time
+    torch.testing.assert_close(far.prior, told[:, :BLOCKS].clamp(*pilot._bounds))
+    assert far.prior is not None
+    assert far.z_goal is not None
+    torch.testing.assert_close(far.z_goal, model.dynamics.rollout(z0, far.prior)[:, -1])
 
 
 @pytest.mark.parametrize("delay", [0, 1, 3])
