@@ -110,11 +110,16 @@ def test_an_interruption_says_how_to_go_on(
     monkeypatch.setattr(module, "choose_goals", stopped)
     out = tmp_path / "r.jsonl"
     command = ["evaluate", "--task", "tworoom", "--planner", "none"]
-    assert main([*command, "--out", str(out)]) == status
-    said = capsys.readouterr().err.strip()
-    assert said == f"bwm: interrupted; the same command with --resume continues {out}"
-    assert main(command) == status  # nothing was kept that could be continued
-    assert capsys.readouterr().err.strip() == "bwm: interrupted"
+    # A shell's background processes begin with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main([*command, "--out", str(out)]) == status
+        said = capsys.readouterr().err.strip()
+        assert said == f"bwm: interrupted; the same command with --resume continues {out}"
+        assert main(command) == status  # nothing was kept that could be continued
+        assert capsys.readouterr().err.strip() == "bwm: interrupted"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -42,8 +42,9 @@ def test_every_command_is_a_configuration_with_help(
     config = cli._load(cli.COMMANDS[name].config)
     assert callable(config.run)
     for field in fields(config):
-        if field.name not in cli._positional(config) | {"run_folder", "floors"}:
-            assert f"--{field.name.replace('_', '-')}" in printed
+        if field.name not in cli._positional(config) | {"run_folder"}:
+            flag = field.name.replace("_", "-")  # what is on by default has a flag to turn it off
+            assert f"--{flag}" in printed or f"--no-{flag}" in printed
     undocumented = [f.name for f in fields(config) if f"{f.name}:" not in (config.__doc__ or "")]
     assert set(undocumented) <= {"batch_size", "learning_rate", "weight_decay", "seed", "clip_norm",
                                  "warmup_share"}, undocumented  # fmt: skip

@@ -22,7 +22,9 @@ def test_live_ticks_by_the_clock_and_is_watched(alarmed: Path, tmp_path: Path) -
     settings = moving_config(episodes=2, replan="always", latency_ms=None, out=out, data=alarmed,
                       offset=10, monitor=True)  # fmt: skip
     found = live.run_live(settings, progress=False)
-    assert 0 < found.rate_hz < 21  # a busy machine leaves ticks out, none makes up for them
+    assert (
+        0 < found.rate_hz < 25
+    )  # of a few ticks; a busy machine leaves ticks out, none makes up for them
     assert sum(found.sources.values()) == pytest.approx(1)
     assert found.failures == 0
     header, rows = read_results(out)

@@ -72,11 +72,13 @@ class PlayConfig:
             # Said before anything is imported: that alone takes seconds.
             print(f"loading {self.task} from {folders[self.task]} ...", flush=True)
             from bilinear_wm.models.checkpoint import resolve
+            from bilinear_wm.models.device import find_device
             from bilinear_wm.play.server import serve
             from bilinear_wm.play.shelf import Shelf
             from bilinear_wm.tasks import task_class
 
             task_class(self.task)
+            find_device(self.device)
             resolve(folders[self.task])
             shelf = Shelf(folders, self.task, self.horizon, self.device, say=_print)
             shelf.load(self.task)
