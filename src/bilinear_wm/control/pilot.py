@@ -135,8 +135,8 @@ class Pilot:
     ) -> PlanProblem:
         """What to reach: latents, or variables read off them, in standard deviations.
 
-        A prior tells the first blocks of a way. On a longer one, plans go where it would be by then:
-        a goal beyond them would be pulled at too early.
+        A prior tells the first blocks of a way. On a longer one, plans go where it would be by
+        then: a goal beyond them would be pulled at too early.
         """
         if self.probe is None:
             prior = self.model.propose(z0, goal, horizon)
