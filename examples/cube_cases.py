@@ -1,6 +1,6 @@
 """Which Cube tasks are solved: by where the cube is at the start and at the goal.
 
-python examples/cube_cases.py results/cube-gauss-newton-25.jsonl [cube.h5]
+python examples/cube_cases.py results/cube-bilinear-gauss-newton-25.jsonl [cube.h5]
 
 The file is the one that tasks were taken from, if they were not freshly simulated.
 """

@@ -24,7 +24,7 @@ def test_every_shipped_card_is_understood(task: str) -> None:
 
 
 def test_it_says_what_the_results_say(tmp_path: Path) -> None:
-    file = RESULTS / "pusht-gauss-newton-25.jsonl"
+    file = RESULTS / "pusht-bilinear-gauss-newton-25.jsonl"
     (tmp_path / "README.md").write_text("# A model\n" + _table([file]))
     header, rows = read_results(file)
     found = measured(tmp_path, header["planner"], header["offset"])
