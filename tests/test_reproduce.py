@@ -23,6 +23,7 @@ def test_tiny_from_nothing_to_the_report(
 ) -> None:
     out = tmp_path / "all"
     command = ["reproduce", "--scale", "tiny", "--tasks", "tworoom", "--out", str(out)]
+    command += ["--against", str(tmp_path / "nothing")]
     assert main([*command, "--dry-run"]) == 0
     outline = capsys.readouterr().out.splitlines()
     assert outline[2] == "tworoom"
